@@ -1,0 +1,44 @@
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help train test test-gpu tensorboard format clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+train: .venv/installed ## train; ARGS="model=gpt data=stdlib_text perf=all" overrides the default
+	$(BIN)/python train.py $(ARGS)
+
+test: .venv/installed-test ## lint, types and the tests that need no GPU
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -m "not gpu"
+
+test-gpu: .venv/installed-test ## the tests that need a GPU
+	$(BIN)/pytest -m gpu
+
+tensorboard: .venv/installed ## show all runs under outputs/
+	$(BIN)/tensorboard --logdir outputs
+
+format: .venv/installed-test ## sort imports and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the environment, caches and build leftovers; outputs/ stays
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+.venv/installed-test: pyproject.toml .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@

@@ -1,0 +1,250 @@
+"""Config to Run: the one place that reads the switches. The order of the recipe is written once, in `build`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from framework import feed, first_layer, schedule
+from framework.components import factory, make
+from framework.config import Compile, Config, StartMethod
+from framework.data.loader import Loader, LoaderSettings
+from framework.data.seeding import seed_process
+from framework.engine import Run
+from framework.losses import Losses
+from framework.memory import CudaMemory, Memory, ProcessMemory
+from framework.meter import CudaClock, HostClock, Meter
+from framework.mistakes import ConfigError
+from framework.objective import Objective
+from framework.report import Report, Sources
+from framework.rules import Settled
+from framework.summary import Summary, device_facts, versions
+from framework.switches import Switches
+from framework.techniques import (
+    allocator,
+    amp,
+    channels_last,
+    cudnn_benchmark,
+    fused_optimizer,
+    log_every,
+    pinned,
+    prefetch,
+    tf32,
+    workers,
+)
+from framework.techniques import compile as compiling
+from framework.transfer import Transfer
+from framework.tree import Batch, shapes, tree_map
+from framework.update import Parts, State, Window, make_update
+from framework.utilisation import Utilisation, peak_tflops
+
+RECORDS = {
+    module.RECORD.name: module.RECORD
+    for module in (
+        *(workers, pinned, prefetch, amp, tf32, log_every, allocator),
+        *(compiling, channels_last, fused_optimizer, cudnn_benchmark),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What the stages of the recipe share."""
+
+    cfg: Config
+    switches: Switches
+    device: torch.device
+    model: nn.Module
+    objective: Objective
+    autocasts: Callable[[], AbstractContextManager[object]]
+
+
+def build(settled: Settled, folder: Path) -> Run:
+    """Composes a run whose results go to `folder`. Errors: ConfigError for what turns out to be wrong only now."""
+    try:
+        return _build(settled, folder)
+    except ValueError as error:
+        raise error if isinstance(error, ConfigError) else ConfigError(str(error)) from error
+
+
+def _build(settled: Settled, folder: Path) -> Run:
+    cfg, switches = settled.config, Switches(settled)
+    device = torch.device(cfg.device)
+    seed_process(cfg.seed)
+    model, objective = make(cfg.model, "model"), make(cfg.objective, "objective")
+    loader, held_out = _loaders(cfg, switches, model)  # workers are forked before this process touches a GPU
+    draft = _on_device(cfg, switches, model, objective)
+    steps = feed.total_steps(loader.batches, cfg.train.accumulate, cfg.train.epochs, cfg.train.max_steps)
+    state = _state(draft, steps)
+    forward_loss, scores = _step(draft)
+    due = log_every.cadence(cfg.perf.log_every)
+    on_gpu, warmup_steps = device.type == "cuda", cfg.meter.warmup_steps
+    meter = Meter(CudaClock(device) if on_gpu else HostClock(), warmup_steps)
+    memory = Memory(CudaMemory(device) if on_gpu else ProcessMemory(), warmup_steps)
+    losses = Losses(device)
+    switches.evidence["log_every"] = lambda: log_every.evidence(losses.host_reads, meter.steps)
+    utilisation = Utilisation(_peak(draft))
+    placing = _placing(draft)
+    place = placing()
+    windows = feed.windows(loader, cfg.train.accumulate, cfg.train.epochs, cfg.train.max_steps)
+    summary = Summary(
+        name=cfg.name,
+        config=settled.composed,
+        device=device_facts(device),
+        versions=versions(),
+        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        warmup_steps=warmup_steps,
+    )
+    sources = Sources(state, losses, meter, memory, utilisation, partial(switches.table, RECORDS), steps)
+    return Run(
+        windows=lambda: feed.shown_first(place(windows), _first_batch(draft, meter, utilisation)),
+        held_out=None if held_out is None else partial(feed.single, placing(), held_out),
+        update=make_update(
+            state, Parts(forward_loss, objective.count, amp.step, cfg.train.clip_norm, cfg.train.max_skipped_steps)
+        ),
+        scores=scores,
+        count=objective.count,
+        work=partial(feed.work, cfg.data.context or 0),
+        state=state,
+        losses=losses,
+        meter=meter,
+        memory=memory,
+        report=Report(folder, OmegaConf.to_yaml(settled.composed), summary, sources),
+        log_due=due,
+        evaluation_due=lambda step: cfg.train.eval_every > 0 and step % cfg.train.eval_every == 0,
+    )
+
+
+def _loaders(cfg: Config, switches: Switches, model: nn.Module) -> tuple[Loader, Loader | None]:
+    """Loaders of the training set and of the held-out set, their workers running."""
+    data, perf = cfg.data, cfg.perf
+    method = None if data.start_method is StartMethod.default else data.start_method.name
+    options = workers.options(perf.workers, data.worker_batches, method) | (pinned.options() if perf.pinned else {})
+    function = factory(data.collate, "data.collate") if data.collate else None
+    settings = LoaderSettings(
+        name="data.train",
+        batch_size=data.batch_size,
+        seed=cfg.seed,
+        shuffle=True,
+        drop_last=data.drop_last,
+        drop_single=any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()),
+        seed_samples=data.seed_samples,
+        self_sharded=data.self_sharded,
+        options=options,
+    )
+    loader = Loader(make(data.train, "data.train"), settings, function)
+    switches.evidence["workers"] = lambda: workers.evidence(loader.processes, os.getpid())
+    loader.start()
+    if data.eval is None:
+        return loader, None
+    size = data.eval_batch_size or data.batch_size
+    settings = replace(settings, name="data.eval", batch_size=size, shuffle=False, drop_last=False, drop_single=False)
+    held_out = Loader(make(data.eval, "data.eval"), settings, function)
+    held_out.start()
+    return loader, held_out
+
+
+def _on_device(cfg: Config, switches: Switches, model: nn.Module, objective: Objective) -> Draft:
+    """Sets the flags of the process, then moves the model to its device in the memory format asked for."""
+    perf, device = cfg.perf, torch.device(cfg.device)
+    tf32.apply(perf.tf32)
+    cudnn_benchmark.apply(perf.cudnn_benchmark)
+    switches.evidence |= {"tf32": tf32.evidence, "cudnn_benchmark": cudnn_benchmark.evidence}
+    asked = perf.allocator
+    if asked is not None:
+        switches.evidence["allocator"] = lambda: allocator.evidence(asked)
+    switches.offered("compile", lambda: compiling.probe(device), None)
+    switches.offered("amp", lambda: amp.check(amp.DTYPES[perf.amp.name], device), None)
+    if perf.channels_last:
+        model = channels_last.convert_model(model)
+    autocasts = amp.autocasts(amp.DTYPES[perf.amp.name], device)
+    return Draft(cfg, switches, device, model.to(device), objective, autocasts)
+
+
+def _state(draft: Draft, steps: int | None) -> State:
+    """Model, optimizer, schedule and scaler."""
+    cfg, device = draft.cfg, draft.device
+    make_optimizer = factory(cfg.optim.optimizer, "optim.optimizer")
+    off: dict[str, Any] = {}
+    asked = draft.switches.offered(
+        "fused_optimizer", lambda: fused_optimizer.arguments(make_optimizer.func, device), off
+    )
+    optimizer = make_optimizer(draft.model.parameters(), **asked)
+    draft.switches.evidence["fused_optimizer"] = lambda: fused_optimizer.evidence(optimizer)
+    course = schedule.factor(cfg.optim.schedule.name, cfg.optim.warmup_steps, steps)
+    return State(draft.model, optimizer, LambdaLR(optimizer, course), amp.scaler(amp.DTYPES[cfg.perf.amp.name], device))
+
+
+def _step(draft: Draft) -> tuple[Callable[[Batch], Tensor], Callable[[Batch], tuple[Tensor, Tensor | None]]]:
+    """Forward and loss for training, and the scores for evaluation."""
+    model, objective, autocasts = draft.model, draft.objective, draft.autocasts
+
+    def forward_loss(batch: Batch) -> Tensor:
+        with autocasts():
+            return objective.loss(model, batch)[0]
+
+    def scores(batch: Batch) -> tuple[Tensor, Tensor | None]:
+        with autocasts():
+            loss, output = objective.loss(model, batch)
+            return loss, objective.correct(output, batch)
+
+    mode = draft.cfg.perf.compile
+    if mode is Compile.eager:
+        return forward_loss, scores
+    compiled = compiling.Compiled(forward_loss, mode.name, shapes)
+    draft.switches.evidence["compile"] = lambda: compiling.evidence(compiled)
+    return compiled, compiling.Compiled(scores, mode.name, shapes)
+
+
+def _placing(draft: Draft) -> Callable[[], Callable[[Iterator[Window]], Iterator[Window]]]:
+    """Makes iterators around iterators of windows that bring them to the device; one for each loader."""
+    perf, switches = draft.cfg.perf, draft.switches
+    transfer = Transfer(draft.device, asynchronous=perf.pinned)
+    switches.evidence["pinned"] = lambda: pinned.evidence(transfer.pinned, transfer.pageable)
+
+    def move(window: Window) -> Window:
+        placed: Window = transfer(window)
+        return list(tree_map(channels_last.convert, placed)) if perf.channels_last else placed
+
+    def placing() -> Callable[[Iterator[Window]], Iterator[Window]]:
+        if not perf.prefetch:
+            return partial(map, move)
+        ahead = prefetch.Prefetch(perf.prefetch, draft.device, move)
+        switches.evidence.setdefault("prefetch", lambda: prefetch.evidence(ahead))  # the first made is that of training
+        return ahead
+
+    return placing
+
+
+def _first_batch(draft: Draft, meter: Meter, utilisation: Utilisation) -> Callable[[Batch], None]:
+    """What is done with the first batch, outside the meter: its arithmetic is counted, two rows kept as evidence."""
+    cfg, switches = draft.cfg, draft.switches
+
+    def seen(batch: Batch) -> None:
+        with meter.paused():
+            kept = first_layer.sample(batch)
+            utilisation.count(lambda: make(cfg.model, "model"), draft.objective, batch)
+
+        def layer() -> first_layer.FirstLayer:
+            return first_layer.look(draft.model, lambda: draft.objective.loss(draft.model, kept), draft.autocasts)
+
+        asked = amp.DTYPES[cfg.perf.amp.name]
+        switches.evidence["amp"] = lambda: amp.evidence(asked, layer().dtype)
+        switches.evidence["channels_last"] = lambda: channels_last.evidence(layer().strides)
+
+    return seen
+
+
+def _peak(draft: Draft) -> float | None:
+    perf, stated = draft.cfg.perf, draft.cfg.meter.peak_tflops
+    return stated or peak_tflops(draft.device, amp.DTYPES[perf.amp.name], perf.tf32)

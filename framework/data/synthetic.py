@@ -1,0 +1,73 @@
+"""Random data of real size in memory: what a step costs when reading and decoding cost nothing."""
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from framework.data.images import normaliser
+
+
+class SyntheticImages(Dataset[tuple[Tensor, int]]):
+    """Random uint8 images in one tensor, normalised when asked for; draws no random numbers after construction.
+
+    Item: (float32 [channels, image_size, image_size], label 0..classes-1).
+
+    Args:
+        count: number of images; they hold count * channels * image_size^2 bytes.
+        channels: channels of each image.
+        image_size: side in pixels.
+        classes: number of classes.
+        seed: fixes pixels and labels.
+
+    Raises:
+        ValueError: a number is below 1.
+    """
+
+    def __init__(self, count: int, channels: int, image_size: int, classes: int, seed: int = 0) -> None:
+        _require_positive({"count": count, "channels": channels, "image_size": image_size, "classes": classes})
+        generator = torch.Generator().manual_seed(seed)
+        shape = (count, channels, image_size, image_size)
+        self.images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+        self.labels = torch.randint(0, classes, (count,), generator=generator)
+        self.normalise = normaliser(channels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.normalise(self.images[index]), int(self.labels[index])
+
+
+class SyntheticTokens(Dataset[tuple[Tensor, Tensor]]):
+    """Random tokens in one tensor; draws no random numbers after construction.
+
+    Item: (int64 [context], int64 [context]), the second shifted by one token.
+
+    Args:
+        count: number of sequences; they hold 8 * count * (context + 1) bytes.
+        context: tokens that the model sees at once.
+        vocab: number of different tokens.
+        seed: fixes the tokens.
+
+    Raises:
+        ValueError: a number is below 1.
+    """
+
+    def __init__(self, count: int, context: int, vocab: int, seed: int = 0) -> None:
+        _require_positive({"count": count, "context": context, "vocab": vocab})
+        generator = torch.Generator().manual_seed(seed)
+        self.tokens = torch.randint(0, vocab, (count, context + 1), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        row = self.tokens[index]
+        return row[:-1], row[1:]
+
+
+def _require_positive(sizes: dict[str, int]) -> None:
+    """Raises a ValueError that names the first size below 1."""
+    for key, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"data.{key}={value} must be at least 1")

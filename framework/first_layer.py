@@ -1,0 +1,65 @@
+"""What the first layers meet: evidence for precision and memory format, seen in one small forward after training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from framework.tree import Batch, rows, tree_map
+
+ROWS = 2
+
+
+@dataclass(frozen=True)
+class FirstLayer:
+    """`dtype`: of what the first linear or convolution returned; `strides`: of the first 2-D convolution's input, of more than one channel."""
+
+    dtype: torch.dtype | None = None
+    strides: tuple[int, ...] | None = None
+
+
+def sample(batch: Batch) -> Batch:
+    """Two rows of a batch, copied, memory format kept."""
+    size = rows(batch)
+
+    def cut(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == size:
+            return leaf[:ROWS].detach().clone()
+        return leaf
+
+    return tree_map(cut, batch)
+
+
+def look(
+    model: nn.Module, forward: Callable[[], Any], autocasts: Callable[[], AbstractContextManager[object]]
+) -> FirstLayer:
+    """Runs `forward` once, eagerly, without gradients and in eval mode, and tells what the first layers met.
+
+    The model, its mode and the generators are left as they were.
+    """
+    dtypes: list[torch.dtype] = []
+    strides: list[tuple[int, ...]] = []
+
+    def met(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        dtypes.append(output.dtype)
+        if isinstance(module, nn.Conv2d) and inputs[0].shape[1] > 1:  # with one channel both formats are the same
+            strides.append(inputs[0].stride())
+
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)]
+    hooks = [layer.register_forward_hook(met) for layer in layers]
+    training = {module: module.training for module in model.modules()}
+    try:
+        with torch.random.fork_rng(), torch.no_grad(), autocasts():
+            model.eval()
+            forward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in training.items():
+            module.training = mode
+    return FirstLayer(dtypes[0] if dtypes else None, strides[0] if strides else None)

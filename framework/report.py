@@ -1,0 +1,167 @@
+"""Where the figures go: TensorBoard, the terminal and summary.json, closed on every way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from framework.console import Screen
+from framework.events import Events
+from framework.losses import Losses
+from framework.memory import Memory, host_gib
+from framework.meter import Meter, Timing
+from framework.summary import Summary, Switch, write
+from framework.update import State
+from framework.utilisation import Utilisation
+
+
+class Evaluated(Protocol):
+    """Held-out figures."""
+
+    @property
+    def loss(self) -> float: ...
+
+    @property
+    def accuracy(self) -> float | None: ...
+
+    @property
+    def count(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the figures come from. `switches(True)` also looks at what took effect, which a run must have ended for."""
+
+    state: State
+    losses: Losses
+    meter: Meter
+    memory: Memory
+    utilisation: Utilisation
+    switches: Callable[[bool], dict[str, Switch]]
+    total_steps: int | None
+
+
+class Report:
+    """A context around training. `summary` comes with the fields that are known before."""
+
+    def __init__(self, folder: Path, config_text: str, summary: Summary, sources: Sources) -> None:
+        self.folder, self.config_text, self.summary, self.sources = folder, config_text, summary, sources
+        self.screen = Screen()
+        self.last_step = 0
+
+    def __enter__(self) -> Report:
+        self.events = Events(self.folder)
+        self.events.config(self.config_text)
+        self._take_switches(False)
+        self.screen.begin(self.summary, self.sources.total_steps)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.summary.status = "failed" if isinstance(error, Exception) else "interrupted"
+            self.summary.error = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.summary.steps = self.sources.meter.steps
+            self._counts()
+        self.events.close()
+        write(self.folder, self.summary)
+        self.screen.end(self.summary, str(self.folder))
+
+    def log(self, step: int) -> None:
+        """A log point: reads the losses from the device and writes the figures since the last one."""
+        losses = self.sources.losses.read()
+        timing = self.sources.meter.recent()
+        self.last_step = step
+        mean = sum(losses) / len(losses)
+        state, scaler = self.sources.state, self.sources.state.scaler
+        figures = {"train/loss": mean, "train/lr": state.lr, **self._timing(timing)}
+        figures |= {f"memory/{name}": value for name, value in self.sources.memory.peaks().items()}
+        if scaler.is_enabled():
+            figures |= {"train/skipped_steps": state.skipped, "train/loss_scale": scaler.get_scale()}
+        self.events.scalars(figures, step)
+        self.screen.update(step, mean, timing.step_ms if timing else None)
+
+    def _timing(self, timing: Timing | None) -> dict[str, float]:
+        if timing is None:
+            return {}
+        figures = {
+            "time/step_ms": timing.step_ms,
+            "time/step_ms_p90": timing.step_ms_p90,
+            "time/data_wait_ms": timing.data_wait_ms,
+            "throughput/samples_per_s": timing.samples_per_s,
+        }
+        if timing.tokens_per_s:
+            figures["throughput/tokens_per_s"] = timing.tokens_per_s
+        mfu = self.sources.utilisation.mfu(timing.samples_per_s)
+        return figures if mfu is None else figures | {"throughput/mfu": mfu}
+
+    def evaluated(self, step: int, evaluation: Evaluated | None) -> None:
+        """Writes held-out figures."""
+        if evaluation is None:
+            return
+        figures = {"eval/loss": evaluation.loss}
+        if evaluation.accuracy is not None:
+            figures["eval/accuracy"] = evaluation.accuracy
+        if (held := host_gib()) is not None:
+            figures["memory/host_gib"] = held
+        self.events.scalars(figures, step)
+        self.summary.evaluation = {
+            "loss": evaluation.loss,
+            "accuracy": evaluation.accuracy,
+            "count": evaluation.count,
+            "step": step,
+        }
+
+    def finish(self, step: int) -> None:
+        """Ends a run that went well: the last figures, the evidence, and hyperparameters with final metrics."""
+        if step != self.last_step:
+            self.log(step)
+        summary, sources = self.summary, self.sources
+        summary.status, summary.steps = "completed", step
+        timing = sources.meter.result()
+        self._counts()
+        if timing is None:
+            names = [f.name for f in fields(Timing) if f.name != "steps"]
+            summary.missing |= dict.fromkeys([*names, "mfu"], sources.meter.why_no_figures())
+        else:
+            self._take_timing(timing)
+        summary.memory, summary.memory_by_phase = sources.memory.peaks(), sources.memory.by_phase
+        summary.host_gib = host_gib()
+        self._take_switches(True)
+        self._hyperparameters(step)
+
+    def _counts(self) -> None:
+        summary, state, meter = self.summary, self.sources.state, self.sources.meter
+        summary.optimizer_steps, summary.skipped_steps = state.steps, state.skipped
+        summary.loss_scale = state.scaler.get_scale() if state.scaler.is_enabled() else None
+        summary.rows, summary.tokens, summary.warmup_s = meter.total_rows, meter.total_tokens, meter.warmup_s
+        summary.losses = list(self.sources.losses.history)
+
+    def _take_timing(self, timing: Timing) -> None:
+        summary, utilisation = self.summary, self.sources.utilisation
+        figures = asdict(timing)
+        summary.measured_steps = figures.pop("steps")
+        for name, value in figures.items():
+            setattr(summary, name, value)
+        if not timing.tokens_per_s:
+            summary.tokens_per_s = None
+            summary.missing["tokens_per_s"] = "the data are not text"
+        summary.flops_per_row, summary.peak_tflops = utilisation.flops_per_row, utilisation.peak_tflops
+        summary.mfu = utilisation.mfu(timing.samples_per_s)
+        if summary.mfu is None:
+            summary.missing["mfu"] = utilisation.why or "no batch was counted"
+
+    def _take_switches(self, look: bool) -> None:
+        self.summary.switches = {name: asdict(switch) for name, switch in self.sources.switches(look).items()}
+
+    def _hyperparameters(self, step: int) -> None:
+        summary = self.summary
+        finals = {"time/step_ms": summary.step_ms, "throughput/samples_per_s": summary.samples_per_s}
+        finals |= {f"memory/{name}": value for name, value in summary.memory.items()}
+        if summary.evaluation:
+            finals |= {f"eval/{name}": summary.evaluation[name] for name in ("loss", "accuracy")}
+        self.events.hyperparameters(summary.config, {tag: v for tag, v in finals.items() if v is not None}, step)

@@ -1,0 +1,34 @@
+"""TF32: float32 matrix products, convolutions and recurrent layers round their inputs to 10 bits of mantissa.
+
+Helps when: work stays in float32 on capability 8.0 or newer.
+Costs: precision of about three decimal digits in products.
+Needs: cuda.
+Numbers: close. Off means IEEE float32 everywhere; PyTorch's own default is IEEE for products but TF32 for convolutions.
+Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
+"""
+
+from __future__ import annotations
+
+import torch
+
+from framework.techniques import Equivalence, Evidence, Technique
+
+RECORD = Technique("tf32", Equivalence.close, needs=("cuda",))
+
+
+def apply(enabled: bool) -> None:
+    """Sets all three precisions, either way. One interface only: reading the older flags after this would raise."""
+    precision = "tf32" if enabled else "ieee"
+    torch.backends.cuda.matmul.fp32_precision = precision
+    torch.backends.cudnn.conv.fp32_precision = precision  # type: ignore[attr-defined]
+    torch.backends.cudnn.rnn.fp32_precision = precision  # type: ignore[attr-defined]
+
+
+def evidence() -> Evidence:
+    """The three precisions, read back."""
+    seen = {
+        "matmul": torch.backends.cuda.matmul.fp32_precision,
+        "conv": torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
+        "rnn": torch.backends.cudnn.rnn.fp32_precision,  # type: ignore[attr-defined]
+    }
+    return Evidence(set(seen.values()) == {"tf32"}, seen)

@@ -1,0 +1,34 @@
+"""Loader workers: batches are read, decoded and collated in other processes while the model computes.
+
+Helps when: making a batch takes longer than a step, or takes the Python lock while the loop needs it.
+Costs: one process each with its own memory, start-up time, one copy of every batch through shared memory.
+Needs: a set that can be forked or pickled.
+Numbers: the same; order and random draws of samples depend on seed, epoch and index alone.
+Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framework.techniques import Equivalence, Evidence, Technique
+
+RECORD = Technique("workers", Equivalence.exact)
+
+
+def options(workers: int, worker_batches: int, start_method: str | None) -> dict[str, Any]:
+    """Arguments of torch's DataLoader. Without workers none of the others is allowed, so none is given."""
+    if not workers:
+        return {}
+    return {
+        "num_workers": workers,
+        "persistent_workers": True,
+        "prefetch_factor": worker_batches,
+        "multiprocessing_context": start_method,
+    }
+
+
+def evidence(processes: set[int], own: int) -> Evidence:
+    """`processes` are those that made the batches seen; `own` is this process."""
+    others = processes - {own}
+    return Evidence(bool(others) if processes else None, {"worker_processes": len(others)})

@@ -1,0 +1,57 @@
+"""Front door: `python train.py [group=option] [key=value]`. Composes the config, prepares the environment, trains."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from framework import config, environment, folder, mistakes, rules
+
+
+@hydra.main(version_base="1.3", config_path="configs", config_name="config")
+def job(raw: DictConfig) -> None:
+    """One run. Paths of the user are relative to the launch folder, whatever hydra.job.chdir says."""
+    runtime = HydraConfig.get().runtime
+    os.chdir(runtime.cwd)
+    sys.path.insert(0, runtime.cwd)  # a user's own model or data set lies there
+    output = Path(runtime.output_dir)
+    try:
+        machine = environment.look()
+        settled = rules.settle(raw, machine)
+        environment.prepare(settled.config.perf.allocator, machine)
+        with folder.taken(output, OmegaConf.to_yaml(raw, resolve=True)):
+            from framework import build, engine  # imports torch, which reads the environment
+
+            run = build.build(settled, output)
+    except mistakes.ConfigError as error:
+        folder.give_up(output)
+        sys.exit(_told(str(error)))
+    engine.train(run)
+
+
+def main() -> None:
+    """Runs the job. Exit codes: 0 done, 1 crashed, 2 a mistake in the config, 130 Ctrl+C, 143 SIGTERM."""
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come here whole; this is where they are told
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        job()
+    except mistakes.COMPOSING as error:
+        sys.exit(_told(mistakes.explain(error)))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _told(sentence: str) -> int:
+    print(f"gearshift: {sentence}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    config.register()
+    main()
