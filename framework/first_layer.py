@@ -17,7 +17,9 @@ ROWS = 2
 
 @dataclass(frozen=True)
 class FirstLayer:
-    """`dtype`: of what the first linear or convolution returned; `strides`: of the first 2-D convolution's input, of more than one channel."""
+    """What `look` saw: `dtype` of what the first linear or convolution returned, `strides` of what the first
+    2-D convolution of several channels was given. None where there is no such layer.
+    """
 
     dtype: torch.dtype | None = None
     strides: tuple[int, ...] | None = None
