@@ -19,7 +19,7 @@ def job(raw: DictConfig) -> None:
     """One run. Paths of the user are relative to the launch folder, whatever hydra.job.chdir says."""
     runtime = HydraConfig.get().runtime
     os.chdir(runtime.cwd)
-    sys.path.insert(0, runtime.cwd)  # a user's own model or data set lies there
+    sys.path.insert(1, runtime.cwd)  # a user's own model or data set lies there; it must not hide our own packages
     output = Path(runtime.output_dir)
     try:
         machine = environment.look()
@@ -41,10 +41,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         job()
-    except mistakes.COMPOSING as error:
-        sys.exit(_told(mistakes.explain(error)))
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        if not mistakes.told_while_composing(error, job):
+            raise
+        sys.exit(_told(mistakes.explain(error)))
 
 
 def _told(sentence: str) -> int:

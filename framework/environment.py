@@ -6,12 +6,14 @@ is asked of the driver and of torch's own version file instead.
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import importlib.util
 import os
 import re
 import runpy
+import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,24 +21,53 @@ from framework.mistakes import ConfigError
 
 OLD_NAME, NEW_NAME = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 
-_INT, _FLOAT, _BOOL = re.compile(r"\d+"), re.compile(r"\d*\.\d+|\d+"), re.compile("True|False")
-_WORD = re.compile("native|cudaMallocAsync")
-_DIVISIONS = re.compile(r"\d+|\[(\d+|>):\d+(,(\d+|>):\d+)*\]")
+
+def _whole(least: int, most: float = float("inf")) -> Callable[[str], bool]:
+    return lambda value: value.isdecimal() and least <= int(value) <= most
+
+
+def _word(*words: str) -> Callable[[str], bool]:
+    return lambda value: value in words
+
+
+def _power(value: str) -> bool:
+    return value.isdecimal() and int(value).bit_count() == 1
+
+
+def _divisions(value: str) -> bool:
+    pairs = [part.partition(":")[::2] for part in value[1:-1].split(",")]
+    listed = value[:1] + value[-1:] == "[]"
+    return _power(value) or (
+        listed and all((key == ">" or _power(key)) and (count == "0" or _power(count)) for key, count in pairs)
+    )
+
+
+def _fraction(value: str) -> bool:
+    return bool(re.fullmatch(r"\d*\.\d+|[01]\.?", value)) and float(value) <= 1
+
+
+_BOOL = (_word("True", "False"), "True or False")
+_MB = (_whole(0), "a whole number of MB")
 _GRAMMAR = {
-    "backend": (_WORD, "native or cudaMallocAsync"),
-    "expandable_segments": (_BOOL, "True or False"),
-    "max_split_size_mb": (_INT, "a whole number of MB"),
-    "max_non_split_rounding_mb": (_INT, "a whole number of MB"),
-    "garbage_collection_threshold": (_FLOAT, "a fraction such as 0.8"),
-    "per_process_memory_fraction": (_FLOAT, "a fraction such as 0.8"),
-    "roundup_power2_divisions": (_DIVISIONS, "a whole number, or [256:1,512:2,>:8]"),
-    "release_lock_on_cudamalloc": (_BOOL, "True or False"),
-    "graph_capture_record_stream_reuse": (_BOOL, "True or False"),
-    "pinned_use_cuda_host_register": (_BOOL, "True or False"),
-    "pinned_num_register_threads": (_INT, "a whole number"),
-    "pinned_use_background_threads": (_BOOL, "True or False"),
-    "pinned_reserve_segment_size_mb": (_INT, "a whole number of MB"),
-}  # source: c10/core/AllocatorConfig.h and c10/cuda/CUDAAllocatorConfig.h
+    "backend": (_word("native", "cudaMallocAsync"), "native or cudaMallocAsync"),
+    "expandable_segments": _BOOL,
+    "max_split_size_mb": (_whole(20), "a whole number of MB from 20 on"),
+    "max_non_split_rounding_mb": (_whole(20), "a whole number of MB from 20 on"),
+    "large_segment_size_mb": (_whole(11), "a whole number of MB above 10"),
+    "garbage_collection_threshold": (lambda v: _fraction(v) and 0 < float(v) < 1, "a fraction such as 0.8"),
+    "per_process_memory_fraction": (_fraction, "a fraction such as 0.8"),
+    "roundup_power2_divisions": (_divisions, "a power of two, or a list of them such as [256:1,512:2,>:8]"),
+    "release_lock_on_cudamalloc": _BOOL,
+    "graph_capture_record_stream_reuse": _BOOL,
+    "throw_on_cudamalloc_oom": _BOOL,
+    "pinned_use_cuda_host_register": _BOOL,
+    "pinned_num_register_threads": (lambda v: _power(v) and int(v) <= 128, "a power of two up to 128"),
+    "pinned_use_background_threads": _BOOL,
+    "pinned_reserve_segment_size_mb": _MB,
+    "pinned_max_round_threshold_mb": _MB,
+    "pinned_max_cached_size_mb": _MB,
+    "pinned_free_catch_all": _BOOL,
+}  # source: c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp
 
 
 @dataclass(frozen=True)
@@ -58,27 +89,33 @@ def look() -> Machine:
     return Machine((int(major), int(minor)), bool(version["cuda"]), _visible_gpus())
 
 
+_COUNT = """
+import ctypes, sys
+driver, count = ctypes.CDLL(sys.argv[1]), ctypes.c_int(0)
+failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+print(0 if failed else count.value)
+"""
+
+
 def _visible_gpus() -> int:
-    try:
-        driver = ctypes.CDLL("libcuda.so.1" if sys.platform != "win32" else "nvcuda.dll")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
+    """Asks in a process of its own: a driver that was started here could not be used in forked workers."""
+    library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    command = [sys.executable, "-I", "-S", "-c", _COUNT, library]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    return int(answer.stdout) if answer.returncode == 0 else 0  # it fails where there is no driver
 
 
 def allocator_fault(setting: str) -> str | None:
     """A sentence about the first malformed part of an allocator setting, or None where all is well."""
-    if not setting:
+    compact = "".join(setting.split())  # torch leaves out white space too
+    if not compact:
         return "it is empty: use null for PyTorch's own settings."
-    for part in re.split(r",(?![^\[]*\])", setting):
+    for part in re.split(r",(?![^\[]*\])", compact.removesuffix(",")):
         key, colon, value = part.partition(":")
         if key not in _GRAMMAR:
-            return f"'{key}' is not an allocator setting: use {', '.join(sorted(_GRAMMAR))}."
-        pattern, wanted = _GRAMMAR[key]
-        if not colon or not pattern.fullmatch(value):
+            return f"'{part}' should read KEY:VALUE, where KEY is one of {', '.join(sorted(_GRAMMAR))}."
+        fits, wanted = _GRAMMAR[key]
+        if not colon or not fits(value):
             return f"'{part}' should read {key}:VALUE, where VALUE is {wanted}."
     return None
 
@@ -95,26 +132,29 @@ def allocator_variables(torch_version: tuple[int, int]) -> tuple[str, ...]:
     return (OLD_NAME, NEW_NAME) if torch_version < (2, 12) else (NEW_NAME,)
 
 
+def _present() -> dict[str, str]:
+    return {name: os.environ[name] for name in (OLD_NAME, NEW_NAME) if name in os.environ}
+
+
+_exported = functools.cache(_present)  # by the user, as seen by the first run of a process
+
+
 def prepare(allocator: str | None, machine: Machine) -> None:
     """Sets the allocator's variable where the config asks for a setting; else a value that the user exported stays.
 
     Errors: ConfigError where an exported value is malformed, since torch would die of it with an unclear message, and
-    where torch is imported already, since it would not read the variable again.
+    where torch is imported already with another setting, since it would not read the variable again.
     """
-    exported = {name: os.environ[name] for name in (OLD_NAME, NEW_NAME) if name in os.environ}
-    if allocator is None:
-        for name, value in exported.items():
-            if fault := allocator_fault(value):
-                raise ConfigError(f"{name}={value} is exported in this shell: {fault} Or unset {name}.")
-        return
-    names = allocator_variables(machine.torch_version)
-    if "torch" in sys.modules:
-        if any(exported.get(name) == allocator for name in names):
-            return
+    exported = _exported()
+    wanted = exported if allocator is None else dict.fromkeys(allocator_variables(machine.torch_version), allocator)
+    if "torch" in sys.modules and set(wanted.values()) != set(_present().values()):
         raise ConfigError(
-            f"perf.allocator={allocator} cannot take effect: torch is imported already and reads its "
+            f"perf.allocator={allocator or 'null'} cannot take effect: torch is imported already, and reads its "
             "allocator variable once. Give each allocator setting a process of its own."
         )
-    for name in exported:
+    for name, value in wanted.items() if allocator is None else ():
+        if fault := allocator_fault(value):
+            raise ConfigError(f"{name}={value} is exported in this shell: {fault} Or unset {name}.")
+    for name in _present():
         del os.environ[name]
-    os.environ.update(dict.fromkeys(names, allocator))
+    os.environ.update(wanted)

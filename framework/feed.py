@@ -38,6 +38,7 @@ def shown_first(source: Iterator[Window], show: Callable[[Batch], None]) -> Iter
     for window in islice(source, 1):
         show(window[0])
         yield window
+        del window  # else it would lie on the device to the end of the run
     yield from source
 
 

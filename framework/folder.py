@@ -22,24 +22,29 @@ def claim(root: str, name: str) -> str:
     now = datetime.now()
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "run"
     day = Path(root) / f"{now:%Y-%m-%d}"
-    day.mkdir(parents=True, exist_ok=True)
     for number in count():
         folder = day / f"{now:%H%M%S}_{safe}{f'-{number}' if number else ''}"
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            continue
-        return str(folder)
+        with contextlib.suppress(FileExistsError):
+            _make(folder)
+            return str(folder)
     raise AssertionError("count() never ends")
 
 
-def give_up(folder: Path) -> None:
-    """Removes a folder that a run claimed and did not come to use, and the one above; neither unless it is empty."""
-    for empty in (folder, folder.parent):
-        try:
-            empty.rmdir()
-        except OSError:
+def _make(folder: Path) -> None:
+    """Creates a folder that must not exist, and those above, which another run may give up at the same moment."""
+    while True:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            folder.mkdir()
             return
+
+
+def give_up(folder: Path) -> None:
+    """Removes a folder that a run did not come to use, and what `claim` made above it; none unless it is empty."""
+    claimed = re.fullmatch(r"\d{4}-\d\d-\d\d", folder.parent.name) is not None
+    with contextlib.suppress(OSError):
+        for empty in (folder, folder.parent, folder.parent.parent) if claimed else (folder,):
+            empty.rmdir()
 
 
 @contextlib.contextmanager

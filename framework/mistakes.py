@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 
 class ConfigError(ValueError):
     """A mistake in the configuration: one sentence that names the key and the fix."""
 
 
-COMPOSING = (HydraException, OmegaConfBaseException)  # what a mistake in an override or a YAML file raises
+_COMPOSING = (HydraException, OmegaConfBaseException, YAMLError, ValueError, OSError)  # Hydra raises plain ones too
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """': did you mean X?' where a known name is close, else the list of known names."""
+def nearest(name: str, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
+    """'did you mean X?' where a known name is close, or one that stands `elsewhere`; else the list of known names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if not close:
+        leaves: dict[str, str] = {}
+        for path in elsewhere:
+            leaves.setdefault(path.rpartition(".")[2], path)
+        close = [leaves[leaf] for leaf in difflib.get_close_matches(name, leaves, n=1, cutoff=0.8)]
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}."
+
+
+def unknown_argument(key: str, target: str, known: Iterable[str]) -> str:
+    """A sentence for an argument, at `key` in the config, that `target` does not take."""
+    return f"{key} is not an argument of {target}: {nearest(key.rpartition('.')[2], known)}"
+
+
+def told_while_composing(error: Exception, job: Callable[..., Any]) -> bool:
+    """Whether `error` is a mistake that Hydra found before it called `job`; any other is a crash."""
+    entry = inspect.unwrap(job).__code__
+    entered = any(frame.f_code is entry for frame, _ in traceback.walk_tb(error.__traceback__))
+    return isinstance(error, _COMPOSING) and not entered
 
 
 def explain(error: Exception) -> str:
@@ -32,6 +53,8 @@ def explain(error: Exception) -> str:
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(cause, OmegaConfBaseException):
         return _bad_key(cause, str(error))
+    if "Config group override must be" in str(error):
+        return "a group cannot be null: leave its override out, or name an option (the options are in configs/GROUP)."
     return " ".join(str(error).split())
 
 
@@ -49,15 +72,37 @@ def _bad_key(cause: OmegaConfBaseException, outer: str) -> str:
     message = " ".join(str(cause.msg or cause).split(" full_key:")[0].split())
     key = str(cause.full_key or cause.key or "")
     parent = cause.parent_node
+    if missing := re.search(r"Missing mandatory value: (\S+)", message):
+        return f"{missing.group(1)} has no value: set it with {missing.group(1)}=..."
     if isinstance(cause, KeyError | AttributeError) and isinstance(parent, DictConfig):
-        return f"{key} is not a key: {nearest(str(cause.key), _keys(parent))}"
+        return _not_a_key(key, str(cause.key), parent)
     if isinstance(cause, KeyError | AttributeError):
         named = re.search(r"'([^']+)'", outer)
         return f"{named.group(1) if named else key} is not a key: {message}"
-    if "Cannot assign" in message or "is not a subclass" in message or "Invalid type assigned" in message:
+    if re.search("Cannot assign|Cannot merge|is not a subclass|Invalid type assigned", message):
         return f"{key} is a section, not a value: set its keys, such as {key}.NAME=..."
+    if "is not Optional" in message:
+        return f"{key} cannot be null: leave its override out."
     return f"{key}: {message}"
 
 
-def _keys(node: DictConfig) -> list[str]:
-    return [str(key) for key in OmegaConf.to_container(node, resolve=False)]  # type: ignore[union-attr]
+def _not_a_key(key: str, name: str, parent: DictConfig) -> str:
+    known = [str(one) for one in parent]
+    if "_target_" in known and not difflib.get_close_matches(name, known, n=1):
+        return f"{key} is not set so far: to pass it to {parent._get_node('_target_')}, write +{key}=..."
+    if not known:
+        return f"{key} is not a key: to add it, write +{key}=..."
+    root = parent._get_root()
+    assert isinstance(root, DictConfig)
+    return f"{key} is not a key: {nearest(name, known, _paths(root))}"
+
+
+def _paths(node: DictConfig, prefix: str = "") -> Iterator[str]:
+    """The full names of all keys below `node`, those of Hydra left out."""
+    plain = OmegaConf.to_container(node, resolve=False)
+    stack = [(prefix + str(key), value) for key, value in plain.items() if key != "hydra"]  # type: ignore[union-attr]
+    while stack:
+        path, value = stack.pop(0)
+        yield path
+        if isinstance(value, dict):
+            stack += [(f"{path}.{key}", one) for key, one in value.items()]

@@ -23,7 +23,7 @@ class Objective(Protocol):
         """Rows or tokens that the mean loss of `batch` is over, known without the model."""
 
     def loss(self, model: Callable[..., Any], batch: Batch) -> tuple[Tensor, Any]:
-        """The mean loss, a scalar with gradient, and the model's output."""
+        """The mean loss, a scalar with gradient (0 where `count` is 0), and the model's output."""
 
     def correct(self, output: Any, batch: Batch) -> Tensor | None:
         """How many of `count` are answered rightly, a scalar; None where the question makes no sense."""
@@ -40,8 +40,8 @@ class Classification:
     ignore_index: int = -100
 
     def count(self, batch: Batch) -> int | Tensor:
-        target = batch[1]
-        return rows(target) if target.dim() == 1 else (target != self.ignore_index).sum()
+        counted: Tensor = (batch[1] != self.ignore_index).sum()
+        return counted
 
     def loss(self, model: Callable[..., Any], batch: Batch) -> tuple[Tensor, Any]:
         output, target = model(batch[0]), batch[1]
@@ -51,10 +51,11 @@ class Classification:
             ignore_index=self.ignore_index,
             label_smoothing=self.label_smoothing,
         )
-        return loss, output
+        return torch.where((target == self.ignore_index).all(), 0.0, loss), output  # the mean of nothing is NaN
 
     def correct(self, output: Any, batch: Batch) -> Tensor | None:
-        right: Tensor = (output.argmax(-1) == batch[1]).sum()
+        target = batch[1]
+        right: Tensor = ((output.argmax(-1) == target) & (target != self.ignore_index)).sum()
         return right
 
 

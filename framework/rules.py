@@ -6,15 +6,17 @@ Nothing here imports torch, so that a user's mistake is answered at once, in a s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from framework import composed
 from framework.config import Amp, Compile, Config, IfUnavailable, Perf
 from framework.environment import Machine, allocator_fault
-from framework.mistakes import ConfigError, nearest
+from framework.mistakes import ConfigError, explain
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,14 @@ def settle(raw: DictConfig, machine: Machine) -> Settled:
     Errors: ConfigError for a value out of range or a switch that this run lacks, unless
     `perf.if_unavailable=skip` leaves that switch out.
     """
-    for fault in (*_strangers(raw, Config), *_gaps(raw)):
-        raise ConfigError(fault)
-    cfg = OmegaConf.to_object(raw)
+    try:
+        for fault in composed.faults(raw):
+            raise ConfigError(fault)
+        cfg, plain = OmegaConf.to_object(raw), OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
+    except OmegaConfBaseException as error:  # a reference that leads nowhere
+        raise ConfigError(explain(error)) from error
     assert isinstance(cfg, Config)
+    assert isinstance(plain, dict)
     for fault in _faults(cfg):
         raise ConfigError(fault)
     cfg.device = _device(cfg.device, machine)
@@ -93,33 +99,7 @@ def settle(raw: DictConfig, machine: Machine) -> Settled:
             continue
         refuse(cfg.perf, rule.switch, rule.says)
         left_out[rule.switch] = rule.says
-    composed = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
-    assert isinstance(composed, dict)
-    return Settled(cfg, {str(key): value for key, value in composed.items()}, requested, left_out)
-
-
-def _strangers(node: DictConfig, schema: type, prefix: str = "") -> Iterator[str]:
-    """Sentences about keys that the schema lacks: Hydra lets `+key=value` add what it would otherwise refuse."""
-    known = {f.name: f.default_factory for f in fields(schema)}
-    for key in map(str, node):
-        if key not in known:
-            yield f"{prefix}{key} is not a key: {nearest(key, known)}"
-        elif isinstance(known[key], type) and is_dataclass(known[key]):
-            yield from _strangers(node[key], known[key], f"{prefix}{key}.")  # type: ignore[arg-type]
-
-
-def _gaps(raw: DictConfig) -> Iterator[str]:
-    """Sentences about values that are still to be given."""
-    yield from (f"{key} has no value: set it with {key}=..." for key in sorted(OmegaConf.missing_keys(raw)))
-    unresolved = OmegaConf.to_container(raw.model, resolve=False)
-    assert isinstance(unresolved, dict)
-    for key in map(str, unresolved):
-        if OmegaConf.is_interpolation(raw.model, key) and raw.model[key] is None:
-            source = str(unresolved[key]).strip("${}")
-            yield (
-                f"model.{key} takes {source}, which data={raw.data.name} leaves null: set {source}=..., or choose a "
-                "model for this kind of data."
-            )
+    return Settled(cfg, {str(key): value for key, value in plain.items()}, requested, left_out)
 
 
 def refuse(perf: Perf, switch: str, why: str) -> None:

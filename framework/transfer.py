@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from framework.tree import Batch, tree_map
+from framework.tree import Batch, tensors, tree_map
 
 
 class Transfer:
-    """Moves the tensors of a batch, and whatever else has a `to()`, to `device`.
+    """Moves the tensors of a batch, and whatever else has a `to()` by that, to `device`.
 
     A copy does not wait only where `asynchronous` is set and the source is page-locked: otherwise it could not overlap
     anyway. `pinned` and `pageable` count the tensors copied from either kind of memory.
@@ -22,12 +24,31 @@ class Transfer:
         self.pinned = self.pageable = 0
 
     def __call__(self, batch: Batch) -> Batch:
-        return tree_map(self._move, batch)
+        return tree_map(self._move, batch, own="to")
 
     def _move(self, leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
-            pinned = self.asynchronous and leaf.is_pinned()
-            self.pinned += pinned
-            self.pageable += not pinned
-            return leaf.to(self.device, non_blocking=pinned)
-        return leaf.to(self.device) if callable(getattr(leaf, "to", None)) else leaf
+            return leaf.to(self.device, non_blocking=self._counted(leaf))
+        if not callable(getattr(leaf, "to", None)):
+            return leaf
+        kind: Any = type(leaf)
+        pinned = [self._counted(tensor) for tensor in tensors(leaf)]
+        if self.asynchronous and all(pinned) and _may_not_wait(kind):
+            return leaf.to(self.device, non_blocking=True)
+        return leaf.to(self.device)
+
+    def _counted(self, tensor: Tensor) -> bool:
+        pinned = self.asynchronous and tensor.is_pinned()
+        self.pinned += pinned
+        self.pageable += not pinned
+        return pinned
+
+
+@functools.cache
+def _may_not_wait(kind: type) -> bool:
+    """Whether the `to()` of `kind` takes `non_blocking`, as those of torch do."""
+    try:
+        parameters = inspect.signature(kind.to).parameters  # type: ignore[attr-defined]
+    except (AttributeError, ValueError):
+        return False  # made by the instance, or written in C
+    return "non_blocking" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -83,6 +83,10 @@ def _shares(window: Window, count: Callable[[Batch], int | Tensor]) -> Iterable[
         return [None]
     counts = [count(batch) for batch in window]
     total = sum(counts)
+    if isinstance(total, Tensor):  # its value stays on the device; a window that counts nothing has zero losses
+        return [one / torch.where(total == 0, 1, total) for one in counts]
+    if total <= 0:
+        raise ValueError("objective.count gives 0 for a whole window of batches, so none of them can be weighted.")
     return [one / total for one in counts]
 
 

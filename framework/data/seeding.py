@@ -86,6 +86,8 @@ class ShardedStream(IterableDataset[Any]):
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         own = () if self.batch_size else (number,)
+        if self.seed is not None:  # `__iter__` may draw an order, which every worker must draw alike
+            seed_generators(self.seed, int(self.epoch), *own)
         items = iter(self.stream)
         for index in itertools.count():
             if self.seed is not None:

@@ -7,13 +7,16 @@ from torch.utils.data import Dataset
 from framework.data.images import normaliser
 
 
+HELD_BYTES = 2**29  # a long epoch of large images must not fill the memory
+
+
 class SyntheticImages(Dataset[tuple[Tensor, int]]):
     """Random uint8 images in one tensor, normalised when asked for; draws no random numbers after construction.
 
     Item: (float32 [channels, image_size, image_size], label 0..classes-1).
 
     Args:
-        count: number of images; they hold count * channels * image_size^2 bytes.
+        count: number of images. At most `HELD_BYTES` of them are distinct; further ones repeat these in turn.
         channels: channels of each image.
         image_size: side in pixels.
         classes: number of classes.
@@ -26,16 +29,21 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
     def __init__(self, count: int, channels: int, image_size: int, classes: int, seed: int = 0) -> None:
         _require_positive({"count": count, "channels": channels, "image_size": image_size, "classes": classes})
         generator = torch.Generator().manual_seed(seed)
-        shape = (count, channels, image_size, image_size)
+        held = min(count, max(1, HELD_BYTES // (channels * image_size**2)))
+        shape = (held, channels, image_size, image_size)
         self.images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
-        self.labels = torch.randint(0, classes, (count,), generator=generator)
+        self.labels = torch.randint(0, classes, (held,), generator=generator)
+        self.count = count
         self.normalise = normaliser(channels)
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return self.count
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.normalise(self.images[index]), int(self.labels[index])
+        if index >= self.count:
+            raise IndexError(index)
+        held = index % len(self.labels)
+        return self.normalise(self.images[held]), int(self.labels[held])
 
 
 class SyntheticTokens(Dataset[tuple[Tensor, Tensor]]):

@@ -11,13 +11,16 @@ Source: https://docs.pytorch.org/docs/stable/generated/torch.compile.html
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch._dynamo
 import torch._inductor.config
+from torch._dynamo import convert_frame
 from torch._dynamo.utils import counters
+from torch._inductor.utils import fresh_cache
 
 from framework.techniques import Equivalence, Evidence, Technique, UnavailableError
 
@@ -27,23 +30,24 @@ SHAPES_BEFORE_WARNING = 4
 
 
 def probe(device: torch.device, backend: str = "inductor") -> None:
-    """Compiles and runs a tiny forward and backward, past every cache.
+    """Compiles and runs a tiny forward and backward, past every cache, in this process.
 
+    Whatever this process compiled before is forgotten, so that the evidence tells of one run.
     Errors: UnavailableError with the compiler's words.
     """
     value = torch.ones(8, device=device, requires_grad=True)
-    before = {name: dict(values) for name, values in counters.items()}
-    try:
-        with torch._inductor.config.patch(force_disable_caches=True):
-            torch.compile(lambda x: (x.sin() * 2).sum(), backend=backend)(value).backward()
-    except Exception as error:
-        words = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UnavailableError(f"cannot compile on {device.type} ({words})") from error
-    finally:
-        torch._dynamo.reset()
-        counters.clear()
-        for name, values in before.items():
-            counters[name].update(values)
+    failure: Exception | None = None
+    alone = torch._inductor.config.patch(compile_threads=1)  # a compiling process would keep the folder's name
+    with tempfile.TemporaryDirectory() as folder, fresh_cache(dir=folder), alone:
+        try:
+            torch.compile(lambda x: x * 3, backend=backend)(value).sum().backward()
+        except Exception as error:
+            failure = error
+    torch._dynamo.reset()
+    counters.clear()
+    if failure is not None:
+        words = next((line for line in str(failure).splitlines() if line.strip()), type(failure).__name__)
+        raise UnavailableError(f"cannot compile on {device.type} ({words})") from failure
 
 
 class Compiled:
@@ -61,13 +65,14 @@ class Compiled:
         self.compiled = torch.compile(function, dynamic=False, backend=backend, **options)  # type: ignore[call-overload]
         self.first: Any = None
         self.other_shapes: set[Any] = set()
-        self.uncompiled_calls = 0
+        self.compiled_calls = self.uncompiled_calls = 0
 
     def __call__(self, batch: Any) -> Any:
         shapes = self.shapes_of(batch)
         if self.first is None:
             self.first = shapes
         if shapes == self.first:
+            self.compiled_calls += 1
             return self.compiled(batch)
         self.uncompiled_calls += 1
         if shapes not in self.other_shapes:
@@ -87,14 +92,22 @@ class Compiled:
 
 
 def evidence(compiled: Compiled) -> Evidence:
-    """Compiled frames, graph breaks and recompiles of this process, and the calls that ran uncompiled."""
-    frames, stats = counters["frames"], counters["stats"]
+    """Compiled frames, graph breaks and recompiles since the probe, and the calls that ran uncompiled.
+
+    Active where graphs were made and most calls ran in them. Past the limit of recompiles torch gives up on a frame.
+    """
+    compiles = list(convert_frame.FRAME_COMPILE_COUNTER.values())  # tries, for each frame
+    gave_up = any(number > torch._dynamo.config.recompile_limit for number in compiles)
+    graphs = counters["stats"]["unique_graphs"]
     seen = {
-        "frames": frames["ok"],
-        "graphs": stats["unique_graphs"],
+        "frames": counters["frames"]["ok"],
+        "graphs": graphs,
         "graph_breaks": sum(counters["graph_break"].values()),
-        "recompiles": sum(counters["recompiles"].values()),
+        "recompiles": sum(compiles) - len(compiles),
+        "gave_up": gave_up,
+        "compiled_calls": compiled.compiled_calls,
         "uncompiled_calls": compiled.uncompiled_calls,
-        "shapes": 1 + len(compiled.other_shapes),
+        "shapes": len(compiled.other_shapes) + (compiled.first is not None),
     }
-    return Evidence(stats["unique_graphs"] > 0 if compiled.first is not None else None, seen)
+    mostly = compiled.compiled_calls > compiled.uncompiled_calls
+    return Evidence(graphs > 0 and mostly and not gave_up if compiled.first is not None else None, seen)

@@ -50,9 +50,11 @@ class Prefetch:
 
     def __call__(self, source: Iterator[Any]) -> Iterator[Any]:
         ahead: deque[_Ahead] = deque()
-        used = last = free = None  # the consumer's last batch, the event after its use, and that of the batch before it
+        used = None  # the consumer's last batch
         error: Exception | None = None
         compute = torch.cuda.current_stream(self.device)
+        last = free = torch.cuda.Event()  # after the use of that batch, and of the one before it
+        free.record(compute)  # what an earlier pass left behind may still be in use
         while True:
             while error is None and len(ahead) < self.depth:
                 try:
@@ -75,14 +77,13 @@ class Prefetch:
         if error is not None and not isinstance(error, StopIteration):
             raise error
 
-    def _copy(self, batch: Any, free: torch.cuda.Event | None) -> _Ahead:
+    def _copy(self, batch: Any, free: torch.cuda.Event) -> _Ahead:
         timed = self._count in _SAMPLED
         self._count += 1
         done = torch.cuda.Event(enable_timing=timed)
         started = torch.cuda.Event(enable_timing=True) if timed else None
         with torch.cuda.stream(self.stream):
-            if free is not None:
-                self.stream.wait_event(free)
+            self.stream.wait_event(free)
             if started is not None:
                 started.record(self.stream)
             moved = self.move(batch)

@@ -9,6 +9,8 @@ Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 from framework.techniques import Equivalence, Evidence, Technique
@@ -17,7 +19,16 @@ RECORD = Technique("tf32", Equivalence.close, needs=("cuda",))
 
 
 def apply(enabled: bool) -> None:
-    """Sets all three precisions, either way. One interface only: reading the older flags after this would raise."""
+    """Sets all three precisions, either way, and the older flags to the same.
+
+    Where the two interfaces disagree, reading the older one raises, and torch itself reads it: its compiler in some
+    versions and modes, and `torch.backends.cudnn.flags()` always.
+    Source: https://github.com/pytorch/pytorch/issues/166387
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Please use the new API settings", UserWarning)
+        torch.backends.cuda.matmul.allow_tf32 = enabled
+        torch.backends.cudnn.allow_tf32 = enabled
     precision = "tf32" if enabled else "ieee"
     torch.backends.cuda.matmul.fp32_precision = precision
     torch.backends.cudnn.conv.fp32_precision = precision  # type: ignore[attr-defined]

@@ -9,16 +9,22 @@ Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loadin
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from framework.techniques import Equivalence, Evidence, Technique
 
 RECORD = Technique("workers", Equivalence.exact)
+WORKER_BATCHES = 2  # that each worker keeps ready: torch's own default
+
+log = logging.getLogger("gearshift")
 
 
 def options(workers: int, worker_batches: int, start_method: str | None) -> dict[str, Any]:
     """Arguments of torch's DataLoader. Without workers none of the others is allowed, so none is given."""
     if not workers:
+        if start_method is not None or worker_batches != WORKER_BATCHES:
+            log.warning("data.worker_batches and data.start_method change nothing here: perf.workers=0.")
         return {}
     return {
         "num_workers": workers,

@@ -20,6 +20,16 @@ def test_images_are_stored_as_bytes_and_given_normalised() -> None:
     assert (int(data.images.min()), int(data.images.max())) == (0, 255)
 
 
+def test_images_beyond_what_is_held_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framework.data.synthetic.HELD_BYTES", 3 * 8 * 8 * 5)
+    data = SyntheticImages(count=12, channels=3, image_size=8, classes=5)
+    assert len(data) == 12
+    assert len(data.images) == 5
+    assert torch.equal(data[7][0], data[2][0])
+    assert data[7][1] == data[2][1]
+    assert not torch.equal(data[7][0], data[3][0])
+
+
 def test_tokens_are_shifted_by_one() -> None:
     data = SyntheticTokens(count=20, context=12, vocab=6)
     tokens, targets = data[3]
