@@ -31,12 +31,12 @@ def job(raw: DictConfig) -> None:
             run = build.build(settled, output)
     except mistakes.ConfigError as error:
         folder.give_up(output)
-        sys.exit(_told(str(error)))
+        sys.exit(_told(str(error), error.exit_code))
     engine.train(run)
 
 
 def main() -> None:
-    """Runs the job. Exit codes: 0 done, 1 crashed, 2 a mistake in the config, 130 Ctrl+C, 143 SIGTERM."""
+    """Runs the job. Exit codes: 0 done, 1 crash, 2 mistake in the config, 3 switch lacking, 130 Ctrl+C, 143 SIGTERM."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come here whole; this is where they are told
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
@@ -49,9 +49,9 @@ def main() -> None:
         sys.exit(_told(mistakes.explain(error)))
 
 
-def _told(sentence: str) -> int:
+def _told(sentence: str, exit_code: int = 2) -> int:
     print(f"gearshift: {sentence}", file=sys.stderr)
-    return 2
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -157,6 +157,8 @@ def _loaders(cfg: Config, switches: Switches, model: nn.Module) -> tuple[Loader,
 def _on_device(cfg: Config, switches: Switches, model: nn.Module, objective: Objective) -> Draft:
     """Sets the flags of the process, then moves the model to its device in the memory format asked for."""
     perf, device = cfg.perf, torch.device(cfg.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # compiled kernels and events take the current one
     tf32.apply(perf.tf32)
     cudnn_benchmark.apply(perf.cudnn_benchmark)
     switches.evidence |= {"tf32": tf32.evidence, "cudnn_benchmark": cudnn_benchmark.evidence}

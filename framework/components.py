@@ -13,30 +13,48 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from framework.config import Component
-from framework.mistakes import ConfigError, nearest
+from framework.mistakes import ConfigError, unknown_argument
+
+RESERVED = ("_target_", "_args_", "_convert_", "_recursive_", "_partial_")  # Hydra's own words in a component
 
 
 def factory(component: Component, key: str) -> functools.partial[Any]:
     """The target of `component` with its arguments bound, not yet called. `key` is its place in the config.
 
-    Nested components are made; no config container reaches the target.
-    Errors: ConfigError where the target is not found or has no such argument.
+    Nested components are made, or bound where they say `_partial_: true`. Hydra only finds the targets: the partials
+    that it makes itself check every call, which would cost time in each step and reach the workers.
+    Errors: ConfigError where a target is not found or has no such argument.
     """
     target = component["_target_"]
     try:
-        made = instantiate({**component, "_partial_": True}, _convert_="all")
+        found = instantiate({"_target_": target, "_partial_": True})
     except InstantiationException as error:
-        root: BaseException = error
-        while (cause := root.__cause__ or root.__context__) is not None:
-            root = cause
-        words = _first_line(root)
-        raise ConfigError(f"{key}._target_={target} was not found: {words}") from error
-    assert isinstance(made, functools.partial)
-    known = _parameters(made.func)
-    for name in made.keywords:
+        raise ConfigError(f"{key}._target_={target} cannot be loaded: {_root(error)}") from error
+    assert isinstance(found, functools.partial)
+    known = _parameters(found.func)
+    named = {str(name): value for name, value in component.items() if name not in RESERVED}
+    for name in named:
         if known and name not in known:
-            raise ConfigError(f"{key}.{name} is not an argument of {target}: {nearest(name, known)}")
-    return made
+            raise ConfigError(unknown_argument(f"{key}.{name}", target, known))
+    positional = list(component.get("_args_", []))
+    if component.get("_recursive_", True):
+        positional = _made(positional, f"{key}._args_")
+        named = {name: _made(value, f"{key}.{name}") for name, value in named.items()}
+    return functools.partial(found.func, *positional, **named)
+
+
+def _made(value: Any, key: str) -> Any:
+    """`value` with the components in it made, however deep they lie."""
+    if isinstance(value, list):
+        return [_made(one, f"{key}.{number}") for number, one in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    if "_target_" not in value:
+        return {name: _made(one, f"{key}.{name}") for name, one in value.items()}
+    if not value.get("_partial_"):
+        return make(value, key)
+    bound = factory(value, key)
+    return bound if bound.args or bound.keywords else bound.func
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
@@ -60,9 +78,21 @@ def make(component: Component, key: str, *arguments: Any) -> Any:
     try:
         return build(*arguments)
     except (TypeError, ValueError, OSError) as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(frame.filename).name}:{frame.lineno}"
-        raise ConfigError(f"{key}: {_first_line(error)} ({component['_target_']}, at {place})") from error
+        raise ConfigError(f"{key}: {_first_line(error)} ({component['_target_']}, at {_place(error)})") from error
+
+
+def _root(error: BaseException) -> str:
+    """The words of the error that `error` was raised from, and the place where a user's own module raised it."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    file = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    ours = file.suffix == ".py" and "hydra" not in file.parts
+    return f"{_first_line(error)} (at {_place(error)})" if ours else _first_line(error)
+
+
+def _place(error: BaseException) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"
 
 
 def _first_line(error: BaseException) -> str:

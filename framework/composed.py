@@ -8,12 +8,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from framework.components import RESERVED
 from framework.config import Config
 from framework.mistakes import nearest, unknown_argument
 from framework.signatures import parameters
 
 COMPONENTS = ("model", "data.train", "data.eval", "data.collate", "optim.optimizer", "objective")
-_FOR_HYDRA = ("_target_", "_args_", "_convert_", "_recursive_", "_partial_")
 
 
 def faults(raw: DictConfig) -> Iterator[str]:
@@ -82,7 +82,7 @@ def _unknown_arguments(component: Any, key: str) -> Iterator[str]:
     """Arguments that a class does not take, as far as its source tells; the rest is found when it is called."""
     known = parameters(str(component["_target_"])) if isinstance(component.get("_target_"), str) else None
     for name, value in component.items():
-        if known is not None and name not in known and name not in _FOR_HYDRA:
+        if known is not None and name not in known and name not in RESERVED:
             yield unknown_argument(f"{key}.{name}", component["_target_"], known)
         if isinstance(value, dict):
             yield from _unknown_arguments(value, f"{key}.{name}")

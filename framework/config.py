@@ -132,6 +132,39 @@ class MeterSettings:
     peak_tflops: float | None = None  # null: from the table of known devices
 
 
+class StudyKind(Enum):
+    """What a study compares: every technique, arms that the user names, or the baseline with itself."""
+
+    techniques = "techniques"
+    arms = "arms"
+    control = "control"
+
+
+class CompileCache(Enum):
+    """`cold`: each run compiles anew; `warm`: one cache for the study, filled by one unmeasured run of each arm."""
+
+    cold = "cold"
+    warm = "warm"
+
+
+@dataclass
+class Study:
+    """How techniques are compared. Used by `study=...` only."""
+
+    kind: StudyKind = StudyKind.techniques
+    techniques: list[str] | None = None  # null: all
+    arms: dict[str, list[str]] = field(default_factory=dict)  # overrides of each arm, for study=arms
+    controls: int = 4  # for study=control
+    blocks: int = 5
+    half_width: float | None = None  # add blocks until every interval is that narrow
+    max_blocks: int = 20
+    smallest_effect: float = 0.01
+    confidence: float = 0.95
+    compile_cache: CompileCache = CompileCache.cold
+    seed: int = 0  # draws the order of the runs
+    time_limit_s: float | None = None  # of one run
+
+
 @dataclass
 class Config:
     """One run."""
@@ -146,6 +179,7 @@ class Config:
     perf: Perf = field(default_factory=Perf)
     train: Train = field(default_factory=Train)
     meter: MeterSettings = field(default_factory=MeterSettings)
+    study: Study = field(default_factory=Study)
 
 
 TECHNIQUES = tuple(f.name for f in fields(Perf) if f.name != "if_unavailable")

@@ -21,13 +21,11 @@ class Screen:
         if not self.console.is_terminal:
             return
         on = " ".join(f"{name}={s['effective']}" for name, s in summary.switches.items() if s["on"]) or "none"
-        self.console.print(
-            f"[bold]{summary.name}[/] on {summary.device['name']}, {_count(summary.parameters)} parameters"
-        )
-        self.console.print(f"switches on: {on}", highlight=False)
+        self._say(f"{summary.name} on {summary.device['name']}, {_count(summary.parameters)} parameters", "bold")
+        self._say(f"switches on: {on}")
         for name, switch in summary.switches.items():
             if switch["left_out"]:
-                self.console.print(f"left out: {name} ({switch['left_out']})", highlight=False, style="yellow")
+                self._say(f"left out: {name} ({switch['left_out']})", "yellow")
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"))
         self.progress = Progress(*columns, console=self.console, transient=True)
         self.progress.add_task("steps", total=total_steps, figures="")
@@ -46,7 +44,10 @@ class Screen:
             self.progress = None
         if self.console.is_terminal and summary.status == "completed":
             self.console.print(_table(summary))
-        self.console.print(f"{summary.status} after {summary.steps} steps: {folder}", highlight=False, soft_wrap=True)
+        self._say(f"{summary.status} after {summary.steps} steps: {folder}")
+
+    def _say(self, line: str, style: str = "") -> None:
+        self.console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)  # names may hold brackets
 
 
 def _table(summary: Summary) -> Table:

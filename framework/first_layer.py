@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from framework.tree import Batch, rows, tree_map
+from framework.tree import Batch, tensors, tree_map
 
 ROWS = 2
 
@@ -18,7 +18,7 @@ ROWS = 2
 @dataclass(frozen=True)
 class FirstLayer:
     """What `look` saw: `dtype` of what the first linear or convolution returned, `strides` of what the first
-    2-D convolution of several channels was given. None where there is no such layer.
+    2-D convolution was given. None where there is no such layer.
     """
 
     dtype: torch.dtype | None = None
@@ -26,13 +26,14 @@ class FirstLayer:
 
 
 def sample(batch: Batch) -> Batch:
-    """Two rows of a batch, copied, memory format kept."""
-    size = rows(batch)
+    """Two rows of a batch, copied, memory format kept; all of it where its tensors differ in length, as graphs do."""
+    lengths = {len(tensor) for tensor in tensors(batch) if tensor.dim()}
 
     def cut(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == size:
-            return leaf[:ROWS].detach().clone()
-        return leaf
+        if not isinstance(leaf, Tensor):
+            return leaf
+        part = leaf[:ROWS] if leaf.dim() and len(lengths) == 1 else leaf
+        return part.detach().clone()
 
     return tree_map(cut, batch)
 
@@ -49,14 +50,15 @@ def look(
 
     def met(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         dtypes.append(output.dtype)
-        if isinstance(module, nn.Conv2d) and inputs[0].shape[1] > 1:  # with one channel both formats are the same
+        if isinstance(module, nn.Conv2d):
             strides.append(inputs[0].stride())
 
     layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)]
     hooks = [layer.register_forward_hook(met) for layer in layers]
     training = {module: module.training for module in model.modules()}
+    gpus = sorted({tensor.device.index for tensor in model.parameters() if tensor.is_cuda})
     try:
-        with torch.random.fork_rng(), torch.no_grad(), autocasts():
+        with torch.random.fork_rng(gpus), torch.no_grad(), autocasts():
             model.eval()
             forward()
     finally:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from framework.mistakes import ConfigError
 
+ATTEMPTS = 9
+
 
 @functools.cache  # Hydra asks several times while it composes; one process, one answer for one name
 def claim(root: str, name: str) -> str:
@@ -24,19 +26,21 @@ def claim(root: str, name: str) -> str:
     day = Path(root) / f"{now:%Y-%m-%d}"
     for number in count():
         folder = day / f"{now:%H%M%S}_{safe}{f'-{number}' if number else ''}"
-        with contextlib.suppress(FileExistsError):
-            _make(folder)
+        if _created(folder):
             return str(folder)
     raise AssertionError("count() never ends")
 
 
-def _make(folder: Path) -> None:
-    """Creates a folder that must not exist, and those above, which another run may give up at the same moment."""
-    while True:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
+def _created(folder: Path) -> bool:
+    """Creates `folder`, and those above; False where it exists. Errors: OSError where it cannot be created."""
+    for _ in range(ATTEMPTS):  # another run may give up an empty folder above at any moment
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            folder.parent.mkdir(parents=True, exist_ok=True)
             folder.mkdir()
-            return
+            return True
+        if folder.exists():
+            return False
+    raise OSError(f"{folder} cannot be created: set hydra.run.dir to a folder that can.")
 
 
 def give_up(folder: Path) -> None:

@@ -53,8 +53,9 @@ class ProcessMemory:
     def peaks(self) -> dict[str, float]:
         status = Path("/proc/self/status")
         if status.exists():
-            line = next(line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM:"))
-            return {"peak_process_gib": int(line.split()[1]) * 1024 / GIB}
+            for line in status.read_text(encoding="utf-8").splitlines():
+                if line.startswith("VmHWM:"):  # some containers leave it out
+                    return {"peak_process_gib": int(line.split()[1]) * 1024 / GIB}
         unit = 1 if sys.platform == "darwin" else 1024
         return {"peak_process_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB}
 
@@ -68,7 +69,7 @@ class Memory:
 
     def __init__(self, source: Source, warmup_steps: int) -> None:
         self.source, self.warmup_steps = source, warmup_steps
-        self.by_phase: dict[str, float] = {}
+        self._by_phase: dict[str, float] = {}
         self._highest: dict[str, float] = {}
         self._phase: str | None = None
         source.reset()
@@ -79,7 +80,6 @@ class Memory:
             return self.enter
         if number == self.warmup_steps + 1:
             self.leave()
-            self.source.reset()
             self._highest = {}
         return _ignore
 
@@ -91,12 +91,21 @@ class Memory:
     def leave(self) -> None:
         """Ends a phase: its peak is kept, and the next begins at what is held now."""
         peaks = self.source.peaks()
-        if self._phase is not None:
-            first = next(iter(peaks.values()))
-            self.by_phase[self._phase] = max(first, self.by_phase.get(self._phase, 0.0))
+        self._by_phase |= self._present(peaks)
         self._phase = None
         self._highest = _higher(self._highest, peaks)
         self.source.reset()
+
+    def _present(self, peaks: dict[str, float]) -> dict[str, float]:
+        """The phase that has begun, with the first of its `peaks`; empty where none has."""
+        if self._phase is None:
+            return {}
+        return {self._phase: max(next(iter(peaks.values())), self._by_phase.get(self._phase, 0.0))}
+
+    @property
+    def by_phase(self) -> dict[str, float]:
+        """Highest peak of each phase so far, in GiB, the one that has not ended included."""
+        return self._by_phase | self._present(self.source.peaks())
 
     def peaks(self) -> dict[str, float]:
         """Peaks since the warm-up, or since the start while it lasts, in GiB."""
@@ -112,8 +121,14 @@ def host_gib() -> float | None:
     own = Path("/proc/self")
     if not (own / "smaps_rollup").exists():
         return None
-    pids = [p for task in (own / "task").iterdir() for p in (task / "children").read_text(encoding="ascii").split()]
+    pids = [pid for task in (own / "task").iterdir() for pid in _children(task)]
     return sum(_proportional(Path("/proc") / pid) for pid in ["self", *pids]) / GIB
+
+
+def _children(task: Path) -> list[str]:
+    with contextlib.suppress(OSError):  # a thread may end while it is read, and some kernels do not tell
+        return (task / "children").read_text(encoding="ascii").split()
+    return []
 
 
 def _proportional(process: Path) -> int:

@@ -18,8 +18,16 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 class ConfigError(ValueError):
     """A mistake in the configuration: one sentence that names the key and the fix."""
 
+    exit_code = 2
 
-_COMPOSING = (HydraException, OmegaConfBaseException, YAMLError, ValueError, OSError)  # Hydra raises plain ones too
+
+class LackError(ConfigError):
+    """A switch that this machine or run lacks. A study skips its arm."""
+
+    exit_code = 3
+
+
+_TOLD = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
 
 
 def nearest(name: str, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
@@ -40,14 +48,20 @@ def unknown_argument(key: str, target: str, known: Iterable[str]) -> str:
 
 
 def told_while_composing(error: Exception, job: Callable[..., Any]) -> bool:
-    """Whether `error` is a mistake that Hydra found before it called `job`; any other is a crash."""
+    """Whether `error` is a mistake in the config that was found before Hydra called `job`; any other is a crash."""
     entry = inspect.unwrap(job).__code__
-    entered = any(frame.f_code is entry for frame, _ in traceback.walk_tb(error.__traceback__))
-    return isinstance(error, _COMPOSING) and not entered
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if any(frame.f_code is entry for frame in frames):
+        return False
+    ours = any(str(frame.f_globals.get("__name__")).startswith("framework.") for frame in frames)
+    hydras_own = isinstance(error, ValueError | OSError) and not ours  # it raises plain ones for some mistakes
+    return isinstance(error, _TOLD) or hydras_own
 
 
 def explain(error: Exception) -> str:
     """One sentence for an error met while the config was composed, with the key and the fix."""
+    if isinstance(error, ConfigError):
+        return str(error)
     if isinstance(error, MissingConfigException):
         return _unknown_option(error)
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__

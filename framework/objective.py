@@ -51,7 +51,8 @@ class Classification:
             ignore_index=self.ignore_index,
             label_smoothing=self.label_smoothing,
         )
-        return torch.where((target == self.ignore_index).all(), 0.0, loss), output  # the mean of nothing is NaN
+        nothing = (target == self.ignore_index).all()  # whose mean is NaN; masked_fill needs no copy from the host
+        return loss.masked_fill(nothing, 0.0), output
 
     def correct(self, output: Any, batch: Batch) -> Tensor | None:
         target = batch[1]

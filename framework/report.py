@@ -64,12 +64,15 @@ class Report:
     ) -> None:
         if error is not None:
             self.summary.status = "failed" if isinstance(error, Exception) else "interrupted"
-            self.summary.error = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.summary.error = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
             self.summary.steps = self.sources.meter.steps
             self._counts()
-        self.events.close()
-        write(self.folder, self.summary)
-        self.screen.end(self.summary, str(self.folder))
+        self._give_reasons()
+        try:
+            self.events.close()
+        finally:
+            write(self.folder, self.summary)
+            self.screen.end(self.summary, str(self.folder))
 
     def log(self, step: int) -> None:
         """A log point: reads the losses from the device and writes the figures since the last one."""
@@ -122,12 +125,8 @@ class Report:
             self.log(step)
         summary, sources = self.summary, self.sources
         summary.status, summary.steps = "completed", step
-        timing = sources.meter.result()
         self._counts()
-        if timing is None:
-            names = [f.name for f in fields(Timing) if f.name != "steps"]
-            summary.missing |= dict.fromkeys([*names, "mfu"], sources.meter.why_no_figures())
-        else:
+        if (timing := sources.meter.result()) is not None:
             self._take_timing(timing)
         summary.memory, summary.memory_by_phase = sources.memory.peaks(), sources.memory.by_phase
         summary.host_gib = host_gib()
@@ -140,28 +139,47 @@ class Report:
         summary.loss_scale = state.scaler.get_scale() if state.scaler.is_enabled() else None
         summary.rows, summary.tokens, summary.warmup_s = meter.total_rows, meter.total_tokens, meter.warmup_s
         summary.losses = list(self.sources.losses.history)
+        utilisation = self.sources.utilisation
+        summary.flops_per_row, summary.peak_tflops = utilisation.flops_per_row, utilisation.peak_tflops
 
     def _take_timing(self, timing: Timing) -> None:
-        summary, utilisation = self.summary, self.sources.utilisation
         figures = asdict(timing)
-        summary.measured_steps = figures.pop("steps")
+        self.summary.measured_steps = figures.pop("steps")
         for name, value in figures.items():
-            setattr(summary, name, value)
-        if not timing.tokens_per_s:
-            summary.tokens_per_s = None
-            summary.missing["tokens_per_s"] = "the data are not text"
-        summary.flops_per_row, summary.peak_tflops = utilisation.flops_per_row, utilisation.peak_tflops
-        summary.mfu = utilisation.mfu(timing.samples_per_s)
-        if summary.mfu is None:
-            summary.missing["mfu"] = utilisation.why or "no batch was counted"
+            setattr(self.summary, name, value)
+        self.summary.tokens_per_s = timing.tokens_per_s or None
+        self.summary.mfu = self.sources.utilisation.mfu(timing.samples_per_s)
+
+    def _give_reasons(self) -> None:
+        """Every figure that is null gets its reason."""
+        summary, sources = self.summary, self.sources
+        completed = summary.status == "completed"
+        ending = "failed" if summary.status == "failed" else "was interrupted"
+        unfinished = f"the run {ending} before its figures were taken"
+        untimed = sources.meter.why_no_figures() if completed else unfinished
+        uncounted = sources.utilisation.why or "no batch was counted"
+        timed = summary.step_ms is not None
+        reasons = dict.fromkeys((f.name for f in fields(Timing)), untimed) | {
+            "loss_scale": "only perf.amp=fp16 has one",
+            "warmup_s": f"the run ended within the {summary.warmup_steps} steps of the warm-up",
+            "flops_per_row": uncounted,
+            "peak_tflops": "the device's peak is not known: set meter.peak_tflops",
+            "mfu": uncounted if timed else untimed,
+            "host_gib": "the system does not tell" if completed else unfinished,
+            "evaluation": "data.eval names no set" if completed else unfinished,
+        }
+        if timed:
+            reasons["tokens_per_s"] = "the data are not text"
+        nulls = [f.name for f in fields(summary) if getattr(summary, f.name) is None and f.name != "error"]
+        summary.missing = {name: reasons[name] for name in nulls}
 
     def _take_switches(self, look: bool) -> None:
         self.summary.switches = {name: asdict(switch) for name, switch in self.sources.switches(look).items()}
 
     def _hyperparameters(self, step: int) -> None:
         summary = self.summary
-        finals = {"time/step_ms": summary.step_ms, "throughput/samples_per_s": summary.samples_per_s}
-        finals |= {f"memory/{name}": value for name, value in summary.memory.items()}
+        finals = {"step_ms": summary.step_ms, "samples_per_s": summary.samples_per_s, **summary.memory}
         if summary.evaluation:
-            finals |= {f"eval/{name}": summary.evaluation[name] for name in ("loss", "accuracy")}
-        self.events.hyperparameters(summary.config, {tag: v for tag, v in finals.items() if v is not None}, step)
+            finals |= {f"eval_{name}": summary.evaluation[name] for name in ("loss", "accuracy")}
+        known = {f"final/{name}": value for name, value in finals.items() if value is not None}
+        self.events.hyperparameters(summary.config, known, step)

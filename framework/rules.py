@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from framework import composed
 from framework.config import Amp, Compile, Config, IfUnavailable, Perf
 from framework.environment import Machine, allocator_fault
-from framework.mistakes import ConfigError, explain
+from framework.mistakes import ConfigError, LackError, explain
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,11 @@ def settle(raw: DictConfig, machine: Machine) -> Settled:
 
 
 def refuse(perf: Perf, switch: str, why: str) -> None:
-    """Switches `switch` off where `perf.if_unavailable=skip` allows it, else raises ConfigError."""
+    """Switches `switch` off where `perf.if_unavailable=skip` allows it, else raises LackError."""
     asked = f"perf.{switch}={spell(getattr(perf, switch))}"
     if perf.if_unavailable is IfUnavailable.error:
         off = spell(getattr(Perf(), switch))
-        raise ConfigError(f"{asked} {why}: set perf.{switch}={off}, or perf.if_unavailable=skip to leave it out.")
+        raise LackError(f"{asked} {why}: set perf.{switch}={off}, or perf.if_unavailable=skip to leave it out.")
     setattr(perf, switch, getattr(Perf(), switch))
 
 

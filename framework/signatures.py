@@ -20,16 +20,26 @@ def parameters(target: str) -> dict[str, str] | None:
     module, _, name = target.rpartition(".")
     definition = _find(module, name, HOPS) if module else None
     if isinstance(definition, ast.ClassDef):
-        made_otherwise = definition.keywords or any(
-            isinstance(node, ast.FunctionDef) and node.name == "__new__" for node in definition.body
-        )
-        constructors = [
-            node for node in definition.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"
-        ]
-        if definition.decorator_list or made_otherwise or len(constructors) != 1:
-            return None
-        return _named(constructors[0], bound=1)
+        return _of_class(definition)
     return _named(definition, bound=0) if definition else None
+
+
+def _of_class(definition: ast.ClassDef) -> dict[str, str] | None:
+    methods = {node.name: node for node in definition.body if isinstance(node, ast.FunctionDef)}
+    if definition.keywords or "__new__" in methods:
+        return None
+    decorators = [ast.unparse(one).partition("(")[0].rpartition(".")[2] for one in definition.decorator_list]
+    if decorators == ["dataclass"] and not definition.bases and "__init__" not in methods:
+        return {
+            node.target.id: ast.unparse(node.annotation)
+            for node in definition.body
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and _is_argument(node)
+        }
+    return None if decorators or "__init__" not in methods else _named(methods["__init__"], bound=1)
+
+
+def _is_argument(node: ast.AnnAssign) -> bool:
+    return "ClassVar" not in ast.unparse(node.annotation) and "init=False" not in ast.unparse(node)
 
 
 def _named(function: ast.FunctionDef, bound: int) -> dict[str, str] | None:

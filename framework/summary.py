@@ -117,8 +117,9 @@ def _processor() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what shapes the figures."""
-    named = {name: metadata.version(name) for name in ("torch", "torchvision", "hydra-core", "numpy")}
+    named = {name: metadata.version(name) for name in ("torchvision", "hydra-core", "numpy")}
     return named | {
+        "torch": str(torch.__version__),  # with the build, such as +cu130
         "python": platform.python_version(),
         "cuda": str(torch.version.cuda),
         "platform": platform.platform(),

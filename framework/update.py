@@ -12,6 +12,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from framework.tree import Batch
 
+LEAST_SCALE = 1e-4  # a loss scale that skips have brought to 0 would turn gradients, then weights, into NaN
+
 Window = Sequence[Batch]
 Enter = Callable[[str], None]  # told before each phase: forward, backward, optimizer
 Update = Callable[[Window, Enter], Tensor]
@@ -51,7 +53,8 @@ def make_update(state: State, parts: Parts) -> Update:
 
     Each batch counts by its rows or tokens, so that a window equals one large batch, also where the last window is
     short. Gradients are unscaled and clipped once a window and let go after the step. The scheduler waits where the
-    scaler skipped the step. Errors: RuntimeError after `max_skipped_steps` skipped steps in a row.
+    scaler skipped the step. Errors: RuntimeError after `max_skipped_steps` skipped steps in a row, or when skips have
+    brought the loss scale below LEAST_SCALE; ValueError where a window counts no row.
     """
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
 
@@ -84,7 +87,7 @@ def _shares(window: Window, count: Callable[[Batch], int | Tensor]) -> Iterable[
     counts = [count(batch) for batch in window]
     total = sum(counts)
     if isinstance(total, Tensor):  # its value stays on the device; a window that counts nothing has zero losses
-        return [one / torch.where(total == 0, 1, total) for one in counts]
+        return [one / total.masked_fill(total == 0, 1) for one in counts]
     if total <= 0:
         raise ValueError("objective.count gives 0 for a whole window of batches, so none of them can be weighted.")
     return [one / total for one in counts]
@@ -98,9 +101,14 @@ def _count(state: State, stepped: bool, max_skipped_steps: int) -> None:
         return
     state.skipped += 1
     state.skipped_in_a_row += 1
+    scale = state.scaler.get_scale()
     if state.skipped_in_a_row >= max_skipped_steps:
         raise RuntimeError(
-            f"{state.skipped_in_a_row} steps in a row were skipped because of overflow (loss scale "
-            f"{state.scaler.get_scale():g}): the loss is not finite. Use perf.amp=bf16, "
-            "a smaller optim.lr, or raise train.max_skipped_steps."
+            f"{state.skipped_in_a_row} steps in a row were skipped because of overflow (loss scale {scale:g}): the "
+            "loss is not finite. Use perf.amp=bf16, a smaller optim.lr, or raise train.max_skipped_steps."
+        )
+    if scale < LEAST_SCALE:
+        raise RuntimeError(
+            f"{state.skipped} steps were skipped because of overflow, which brought the loss scale to {scale:g}: the "
+            "loss is often not finite. Use perf.amp=bf16 or a smaller optim.lr."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from framework.tree import Batch, rows, tree_map
 # Dense peaks in TFLOP/s: (float32, TF32, 16 bits). Source: NVIDIA's datasheets of each device.
 PEAKS = {
     "H200": (67.0, 494.7, 989.4),
+    "H100 NVL": (60.0, 417.5, 835.5),
     "H100 PCIe": (51.2, 378.0, 756.0),
     "H100": (67.0, 494.7, 989.4),
     "A100": (19.5, 156.0, 312.0),
@@ -49,9 +51,9 @@ def peak_tflops(device: torch.device, dtype: torch.dtype, tf32: bool) -> float |
     """The dense peak of `device` at the precision in use, None where it is not in the table."""
     if device.type != "cuda":
         return None
-    name = torch.cuda.get_device_name(device)
+    words = set(re.split(r"[^A-Za-z0-9]+", torch.cuda.get_device_name(device)))  # an RTX A1000 is no A100
     column = 2 if dtype is not torch.float32 else int(tf32)
-    return next((peaks[column] for known, peaks in PEAKS.items() if known in name), None)
+    return next((peaks[column] for known, peaks in PEAKS.items() if words.issuperset(known.split())), None)
 
 
 @dataclass

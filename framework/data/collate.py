@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
@@ -23,10 +25,13 @@ class Envelope:
         self.batch, self.process = batch, process
 
     def pin_memory(self) -> Envelope:
-        """Called by torch's pinning thread."""
+        """Called by torch's pinning thread, which would copy with one thread alone: large batches would wait for it."""
+        if threading.current_thread() is not threading.main_thread():  # the setting is the calling thread's own
+            torch.set_num_threads(PINNING_THREADS)
         return Envelope(tree_map(_pinned, self.batch, own="pin_memory"), self.process)
 
 
+PINNING_THREADS = max(1, min(8, (os.cpu_count() or 1) // 2))
 _unpinned: set[type] = set()  # types that were noted once
 
 

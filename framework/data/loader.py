@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,6 +65,7 @@ class Loader:
         self.workers: int = settings.options.get("num_workers", 0)
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on read it too
         self._ready: Iterator[Envelope] | None = None
+        self._kept: weakref.finalize[..., Loader] | None = None
         self._told = False
         self.streamed = isinstance(dataset, IterableDataset)
         self.length = _length(dataset)
@@ -85,20 +88,19 @@ class Loader:
                 refuse_device_tensors(dataset[0], at.name)
 
     def _leave(self) -> str:
-        at = self.settings
-        return (
-            f"with data.batch_size={at.batch_size} and data.drop_last={str(at.drop_last).lower()} leave no batch: use "
-            "more rows, a smaller batch, or keep the last one"
-        )
+        size, drop = self.settings.batch_size, str(self.settings.drop_last).lower()
+        facts = f"data.batch_size={size} and data.drop_last={drop}"
+        return f"with {facts} leave no batch: use more rows, a smaller batch, or keep the last one"
 
     def _ends_in_one_row(self) -> bool:
         """Whether each epoch would end in a batch of one row that is not wanted; tells it."""
-        at, size = self.settings, self.length
-        single = at.drop_single and at.batch_size > 1 and size is not None and size > at.batch_size
-        if not single or at.drop_last or size is None or size % at.batch_size != 1:
+        at = self.settings
+        if self.length is None or at.drop_last or not at.drop_single:
             return False
-        self._tell_single("the last batch of each epoch has")
-        return True
+        single = self.length > at.batch_size > 1 and self.length % at.batch_size == 1
+        if single:
+            self._tell_single("the last batch of each epoch has")
+        return single
 
     def _tell_single(self, which: str) -> None:
         if not self._told:
@@ -121,7 +123,7 @@ class Loader:
             sampler=order,
             drop_last=at.drop_last if self.streamed else self.drops_last,
             collate_fn=envelope,
-            generator=torch.Generator().manual_seed(mixed(at.seed)),  # else each epoch would draw from the global one
+            generator=torch.Generator().manual_seed(mixed(at.seed)),  # else it would be the global one
             **at.options,
         )
 
@@ -140,21 +142,25 @@ class Loader:
 
     def _begun(self) -> Iterator[Envelope]:
         batches = iter(self._loader)
-        if self.workers:
+        if self.workers and not self._kept:
             explain_deaths()
+            # Collected as part of a cycle, torch's iterator loses its queues first, and each worker ends by a timeout
+            # of seconds. Held from outside it is never part of one: it goes after this loader.
+            self._kept = weakref.finalize(self, [batches].clear)
+            self._kept.atexit = False
+            atexit.register(_end_workers, weakref.ref(batches))
         return batches
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of epoch `number`.
 
-        Errors: ValueError where there is none; RuntimeError with a hint where a worker was killed.
+        Errors: ValueError where there is none; WorkerError with a hint where a worker was killed.
         """
-        ready, self._ready = self._ready, None
-        if ready is None or number != 0:
+        batches, self._ready, seen = self._ready, None, 0
+        if batches is None or number != 0:
             self._epoch.fill_(number)
-            ready = self._begun()
-        seen = 0
-        while (envelope := self._next(ready)) is not None:
+            batches = self._begun()
+        while (envelope := self._next(batches)) is not None:
             self.processes.add(envelope.process)
             if self._unwanted(envelope.batch):
                 continue
@@ -194,3 +200,10 @@ def _length(dataset: Any) -> int | None:
         return len(dataset)
     except (TypeError, NotImplementedError):
         return None
+
+
+def _end_workers(batches: weakref.ref[Any]) -> None:
+    """At exit: lets busy workers end by themselves. Python would end them by a signal, which torch calls a death."""
+    alive = batches()
+    if alive is not None:
+        alive._shutdown_workers()

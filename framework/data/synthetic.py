@@ -6,7 +6,6 @@ from torch.utils.data import Dataset
 
 from framework.data.images import normaliser
 
-
 HELD_BYTES = 2**29  # a long epoch of large images must not fill the memory
 
 

@@ -9,6 +9,7 @@ Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-u
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -23,9 +24,10 @@ def evidence(asked: str) -> Evidence:
     """The allocator's own settings, read back: active where every part asked for and reported there says the same."""
     reported: dict[str, Any] = torch.cuda.memory._snapshot()["allocator_settings"]
     backend = torch.cuda.get_allocator_backend()
-    wanted = dict(part.split(":", 1) for part in re.split(r",(?![^\[]*\])", asked))
+    parts = re.split(r",(?![^\[]*\])", "".join(asked.split()).removesuffix(","))
+    wanted = dict(part.split(":", 1) for part in parts)
     seen = {key: backend if key == "backend" else reported.get(_reported_name(key)) for key in wanted}
-    known = {key: value for key, value in seen.items() if value is not None}
+    known = {key: value for key, value in seen.items() if isinstance(value, bool | int | float | str)}
     agrees = all(_same(wanted[key], value) for key, value in known.items())
     return Evidence(agrees if known else None, {"settings": seen, "variable": reported.get("PYTORCH_CUDA_ALLOC_CONF")})
 
@@ -34,9 +36,7 @@ def _reported_name(key: str) -> str:
     return {"max_split_size_mb": "max_split_size"}.get(key, key)
 
 
-def _same(asked: str, reported: Any) -> bool:
-    if isinstance(reported, bool):
+def _same(asked: str, reported: bool | float | str) -> bool:
+    if isinstance(reported, bool | str):
         return str(reported) == asked
-    if isinstance(reported, int | float):
-        return reported in (float(asked), float(asked) * 2**20)
-    return not isinstance(reported, str) or reported == asked
+    return any(math.isclose(reported, float(asked) * unit, rel_tol=1e-6) for unit in (1, 2**20))

@@ -41,17 +41,14 @@ def scaler(dtype: torch.dtype, device: torch.device) -> GradScaler:
 
 
 def step(scaler: GradScaler, optimizer: torch.optim.Optimizer) -> bool:
-    """One optimizer step; False where the scaler skipped it because of an overflow.
-
-    A skip lowers the scale. At 0, which many skips lead to, it can fall no further and every step is skipped.
-    """
+    """One optimizer step; False where the scaler skipped it because of an overflow."""
     if not scaler.is_enabled():
         optimizer.step()
         return True
     before = scaler.get_scale()
     scaler.step(optimizer)
     scaler.update()
-    return scaler.get_scale() >= before > 0
+    return scaler.get_scale() >= before
 
 
 def evidence(asked: torch.dtype, output: torch.dtype | None) -> Evidence:

@@ -25,7 +25,7 @@ log = logging.getLogger("gearshift")
 def convert(leaf: Any) -> Any:
     """A 4-D floating tensor [N, C, H, W] with its channels innermost; anything else as it is."""
     if isinstance(leaf, Tensor) and leaf.dim() == 4 and leaf.is_floating_point():
-        return leaf.contiguous(memory_format=torch.channels_last)
+        return leaf.to(memory_format=torch.channels_last)  # contiguous() leaves an image of one channel as it is
     return leaf
 
 
@@ -41,5 +41,5 @@ def convert_model(model: nn.Module) -> nn.Module:
 def evidence(strides: tuple[int, ...] | None) -> Evidence:
     """`strides` of the input [N, C, H, W] of the first 2-D convolution, None where there is none; C's must be 1."""
     if strides is None:
-        return Evidence(False, {"first_conv_strides": None, "why": "no 2-D convolution of several channels"})
+        return Evidence(False, {"first_conv_strides": None, "why": "no 2-D convolution"})
     return Evidence(len(strides) == 4 and strides[1] == 1, {"first_conv_strides": list(strides)})

@@ -46,7 +46,8 @@ def probe(device: torch.device, backend: str = "inductor") -> None:
     torch._dynamo.reset()
     counters.clear()
     if failure is not None:
-        words = next((line for line in str(failure).splitlines() if line.strip()), type(failure).__name__)
+        lines = (line.strip() for line in str(failure).splitlines())
+        words = next((line for line in lines if line and not line.endswith(":")), type(failure).__name__)
         raise UnavailableError(f"cannot compile on {device.type} ({words})") from failure
 
 

@@ -9,8 +9,9 @@ Source: https://docs.pytorch.org/docs/stable/optim.html#algorithms
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -20,18 +21,23 @@ from framework.techniques import Equivalence, Evidence, Technique, UnavailableEr
 RECORD = Technique("fused_optimizer", Equivalence.close)
 
 
-def arguments(optimizer: Callable[..., Any], device: torch.device) -> dict[str, Any]:
-    """The argument that asks for it.
+def arguments(
+    optimizer: Callable[..., Any], device: torch.device, dtypes: Iterable[torch.dtype] = (torch.float32,)
+) -> dict[str, Any]:
+    """The argument that asks for it; `dtypes` are those of the parameters.
 
-    Errors: UnavailableError where `optimizer` has none, or fails with it on `device`.
+    Errors: UnavailableError where `optimizer` has none, or fails with it on `device`. A functools.partial is tried with
+    what it binds.
     """
-    name = getattr(optimizer, "__name__", str(optimizer))
+    named = optimizer.func if isinstance(optimizer, functools.partial) else optimizer
+    name = getattr(named, "__name__", str(named))
     if "fused" not in inspect.signature(optimizer).parameters:
         raise UnavailableError(f"is not offered by {name} (AdamW, Adam, SGD and Adagrad have it)")
-    trial = torch.zeros(1, device=device, requires_grad=True)
-    trial.grad = torch.zeros_like(trial)
+    trials = [torch.zeros(1, device=device, dtype=dtype, requires_grad=True) for dtype in dtypes]
+    for trial in trials:
+        trial.grad = torch.zeros_like(trial)
     try:
-        optimizer([trial], lr=1e-3, fused=True).step()
+        optimizer(trials, lr=1e-3, fused=True).step()
     except RuntimeError as error:
         raise UnavailableError(f"is not offered by {name} on {device.type} ({str(error).splitlines()[0]})") from error
     return {"fused": True}

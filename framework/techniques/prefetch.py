@@ -50,19 +50,17 @@ class Prefetch:
 
     def __call__(self, source: Iterator[Any]) -> Iterator[Any]:
         ahead: deque[_Ahead] = deque()
-        used = None  # the consumer's last batch
-        error: Exception | None = None
+        used = error = None  # the consumer's last batch, and what the source raised
+        ended = False
         compute = torch.cuda.current_stream(self.device)
         last = free = torch.cuda.Event()  # after the use of that batch, and of the one before it
         free.record(compute)  # what an earlier pass left behind may still be in use
         while True:
-            while error is None and len(ahead) < self.depth:
+            while not ended and len(ahead) < self.depth:
                 try:
-                    ahead.append(self._copy(next(source), free))
-                except StopIteration as end:
-                    error = end
+                    ended = not self._copy_next(source, ahead, free)
                 except Exception as raised:
-                    error = raised
+                    error, ended = raised, True
             if not ahead:
                 break
             current = ahead.popleft()
@@ -72,10 +70,20 @@ class Prefetch:
             # held for another round: waiting for it too would make the next copy wait for the step that runs now.
             free, last = last, torch.cuda.Event()
             last.record(compute)
-            used = current.batch  # noqa: F841
+            used = current.batch
             del current
-        if error is not None and not isinstance(error, StopIteration):
-            raise error
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del used, error  # an error holds this frame: the two would hold each other, and the batch
+
+    def _copy_next(self, source: Iterator[Any], ahead: deque[_Ahead], free: torch.cuda.Event) -> bool:
+        """Puts the next batch of `source` on its way; False where there is none."""
+        for batch in source:
+            ahead.append(self._copy(batch, free))
+            return True
+        return False
 
     def _copy(self, batch: Any, free: torch.cuda.Event) -> _Ahead:
         timed = self._count in _SAMPLED

@@ -1,0 +1,104 @@
+"""The arms of a study: baseline and control, each technique alone, all together, all without each one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from framework.mistakes import ConfigError, nearest
+from framework.study.model import Arm, Kind
+
+Switches = Mapping[str, str]  # name of a switch to its value, spelled as on a command line
+BASELINE, CONTROL, ALL = "baseline", "control", "all"
+
+
+def overrides(switches: Switches) -> tuple[str, ...]:
+    """The command-line overrides that switch exactly these on."""
+    return ("perf=baseline", *(f"perf.{name}={value}" for name, value in sorted(switches.items())))
+
+
+def both() -> list[Arm]:
+    """The baseline, and the control: the same again under another name."""
+    return [Arm(BASELINE, Kind.baseline, overrides({})), Arm(CONTROL, Kind.control, overrides({}), BASELINE)]
+
+
+def technique_arms(presets: Mapping[str, Switches], chosen: Sequence[str] | None, here: Sequence[str]) -> list[Arm]:
+    """The arms of `study=techniques`.
+
+    `presets` are the switches that each technique sets, what it needs included; `chosen` limits the study (None: every
+    technique); `here` are those that the machine has: only they enter the arms of several techniques.
+    Errors: ConfigError for an unknown name.
+    """
+    for name in chosen or ():
+        if name not in presets:
+            raise ConfigError(f"study.techniques: {name} is not a technique: {nearest(name, presets)}")
+    names = [name for name in presets if chosen is None or name in chosen]
+    together = [name for name in names if name in here]
+    alone = [arm for name in names for arm in _alone(name, presets, names)]
+    return _unique([*both(), *alone, *(_company(together, presets) if len(together) > 1 else [])])
+
+
+def _alone(name: str, presets: Mapping[str, Switches], names: Sequence[str]) -> list[Arm]:
+    """A technique on top of the baseline, and where it brings others along, those alone as its fair reference."""
+    brought = {switch: value for switch, value in presets[name].items() if switch != name}
+    if not brought:
+        return [Arm(name, Kind.alone, overrides(presets[name]), BASELINE, name)]
+    same = [other for other in names if dict(presets[other]) == brought]
+    reference = same[0] if same else f"needs_of_{name}"
+    extra = [] if same else [Arm(reference, Kind.needs, overrides(brought), BASELINE)]
+    return [*extra, Arm(name, Kind.alone, overrides(presets[name]), reference, name, tuple(brought))]
+
+
+def _company(together: Sequence[str], presets: Mapping[str, Switches]) -> list[Arm]:
+    """All together, and all without each one in turn; what needs the missing one goes with it, on both sides."""
+    everything = _union(together, presets)
+    arms = [Arm(ALL, Kind.all, overrides(everything), BASELINE)]
+    for name in together:
+        dependents = [other for other in together if other != name and name in presets[other]]
+        reference = ALL
+        if dependents:
+            kept = [other for other in together if other not in dependents]
+            reference = f"without_{'_'.join(dependents)}"
+            arms.append(Arm(reference, Kind.needs, overrides(_union(kept, presets)), ALL))
+        rest = [other for other in together if other != name and other not in dependents]
+        without = {switch: value for switch, value in _union(rest, presets).items() if switch != name}
+        arms.append(Arm(f"without_{name}", Kind.without, overrides(without), reference, name))
+    return arms
+
+
+def _union(names: Sequence[str], presets: Mapping[str, Switches]) -> dict[str, str]:
+    return {switch: value for name in names for switch, value in presets[name].items()}
+
+
+def _unique(arms: Sequence[Arm]) -> list[Arm]:
+    """One arm for each name; an arm of a technique replaces the plain reference of the same name."""
+    kept: dict[str, Arm] = {}
+    for arm in arms:
+        if arm.name not in kept or kept[arm.name].kind is Kind.needs:
+            kept[arm.name] = arm
+    return list(kept.values())
+
+
+def named_arms(named: Mapping[str, Sequence[str]]) -> list[Arm]:
+    """The arms of `study=arms`: those that the user names, each against the baseline.
+
+    Errors: ConfigError where there is none, or one has a name of ours.
+    """
+    if not named:
+        raise ConfigError("study=arms needs arms: add one with '+study.arms.bf16=[perf.amp=bf16]'.")
+    for name in named:
+        if name in (BASELINE, CONTROL) or not name.replace("_", "").isalnum():
+            raise ConfigError(
+                f"study.arms.{name} is no name for an arm: use letters, digits and _, and no name of ours."
+            )
+    return [*both(), *(Arm(name, Kind.named, _with_group(own), BASELINE) for name, own in named.items())]
+
+
+def _with_group(own: Sequence[str]) -> tuple[str, ...]:
+    return tuple(own) if any(one.startswith("perf=") for one in own) else ("perf=baseline", *own)
+
+
+def control_arms(controls: int) -> list[Arm]:
+    """The arms of `study=control`: the baseline and nothing but controls."""
+    first, control = both()
+    more = [Arm(f"{CONTROL}_{n}", Kind.named, overrides({}), BASELINE) for n in range(2, controls + 1)]
+    return [first, control, *more]

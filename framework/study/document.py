@@ -1,0 +1,64 @@
+"""report.json: all of a study in one file, so that every figure can be computed again.
+
+schema      1; grows when a field changes its meaning
+machine     devices: the distinct `device` of the runs' summaries; versions: likewise; git_commits
+settings    `StudySettings`: how the study was planned and is judged
+plan        plan.json as it lies in the folder: arms (see `Arm`), the overrides common to all, settings
+runs        every run in the order in which they ran (see `RunRecord`), with its whole summary.json (see `Summary`)
+analysis    what is concluded (see `Analysis`); ratios are plain, 1.02 is 2 % faster; null where not known
+
+`plan` and one line for each of `runs`, written as plan.json and runs.jsonl, make the study's folder again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from framework.study.material import Material
+
+SCHEMA = 1
+
+
+def document(material: Material) -> dict[str, Any]:
+    """The contents of report.json as plain values; numbers that JSON lacks become null."""
+    summaries = [run.summary for run in material.runs]
+    found: dict[str, Any] = _plain(
+        {
+            "schema": SCHEMA,
+            "machine": {
+                "devices": _unlike(summary.get("device") for summary in summaries),
+                "versions": _unlike(summary.get("versions") for summary in summaries),
+                "git_commits": list(material.commits),
+            },
+            "settings": asdict(material.settings),
+            "plan": material.plan,
+            "analysis": asdict(material.analysis),
+            "runs": [asdict(run) for run in material.runs],
+        }
+    )
+    return found
+
+
+def text(found: dict[str, Any]) -> str:
+    """The file, without a character that is not ASCII."""
+    return json.dumps(found, indent=1, allow_nan=False) + "\n"
+
+
+def _unlike(values: Iterable[dict[str, Any] | None]) -> list[dict[str, Any]]:
+    kept: list[dict[str, Any]] = []
+    for value in values:
+        if value and value not in kept:
+            kept.append(value)
+    return kept
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,139 @@
+"""The sweeper `study`: turns one command into the arms of a study, and runs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+
+from framework import environment
+from framework.config import TECHNIQUES, Perf, StudyKind
+from framework.config import Study as StudyConfig
+from framework.mistakes import ConfigError
+from framework.rules import settle, spell
+from framework.study.arms import BASELINE, control_arms, named_arms, technique_arms
+from framework.study.model import Arm, Kind, StudySettings
+from framework.study.study import Study
+
+SKIPPING = "perf.if_unavailable=skip"  # arms of several techniques go on with those that the machine has
+
+
+class StudySweeper(Sweeper):
+    """Compares techniques. Source: Hydra's sweeper interface; the comma lists of plain sweeps mean nothing here."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Hydra's call before `sweep`."""
+        self.loader, self.composed = hydra_context.config_loader, config
+        self.machine = environment.look()
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Runs the study and reports. Exits with 130 on Ctrl+C; the same command in the same folder goes on."""
+        plain = OmegaConf.to_object(self.composed.study)
+        assert isinstance(plain, StudyConfig)
+        common, values = _sorted_out(arguments)
+        arms = self._arms(plain, common, values)
+        lacking = self._lacking(arms, common)
+        folder = Path(self.composed.hydra.runtime.cwd) / self.composed.hydra.sweep.dir
+        study = Study(
+            folder, arms, _settings(plain), tuple(common), self.composed.seed, plain.time_limit_s, lacking, _say
+        )
+        from framework.study.analysis import narrow_enough  # scipy is slow to import: not before it is needed
+        from framework.study.render import report
+
+        try:
+            study.run(narrow_enough)
+        except KeyboardInterrupt:
+            _say(f"interrupted: the same command with hydra.sweep.dir={folder} goes on")
+            sys.exit(130)
+        report(folder)
+        return None
+
+    def _arms(self, plain: StudyConfig, common: Sequence[str], values: dict[str, str]) -> list[Arm]:
+        if plain.kind is StudyKind.control:
+            return control_arms(plain.controls)
+        if plain.kind is StudyKind.arms:
+            return named_arms(plain.arms)
+        presets = {name: self._preset(name, common, values) for name in TECHNIQUES}
+        alone = technique_arms(presets, plain.techniques, [])
+        lacking = self._lacking(alone, common)
+        here = [name for name in self._preset("all", common, {}) if name not in lacking]
+        arms = _without_idle_needs(technique_arms(presets, plain.techniques, here), set(lacking))
+        several = (Kind.all, Kind.without, Kind.needs)
+        return [
+            Arm(**(vars(arm) | {"overrides": (*arm.overrides, SKIPPING)}))
+            if arm.kind in several and arm.name not in presets
+            else arm
+            for arm in arms
+        ]
+
+    def _preset(self, name: str, common: Sequence[str], values: dict[str, str]) -> dict[str, str]:
+        """The switches that `perf=name` sets, spelled; the user's own values for those that are on."""
+        perf = self._of([*common, f"perf={name}"]).perf
+        off = Perf()
+        changed = {f.name for f in fields(Perf) if perf[f.name] != getattr(off, f.name)} - {"if_unavailable"}
+        return {switch: values.get(switch, spell(perf[switch])) for switch in TECHNIQUES if switch in changed}
+
+    def _of(self, overrides: Sequence[str]) -> DictConfig:
+        composed = self.loader.load_sweep_config(self.composed, list(overrides))
+        with read_write(composed), open_dict(composed):
+            del composed["hydra"]
+        return composed
+
+    def _lacking(self, arms: Sequence[Arm], common: Sequence[str]) -> dict[str, str]:
+        """Why an arm cannot run on this machine. Errors: ConfigError where not even the baseline can."""
+        lacking = {}
+        for arm in arms:
+            try:
+                settle(self._of([*common, *arm.overrides]), self.machine)
+            except ConfigError as error:
+                if arm.name == BASELINE:
+                    raise
+                lacking[arm.name] = str(error)
+        return lacking
+
+
+def _sorted_out(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The overrides common to all arms, and the user's own on-values of switches.
+
+    Errors: ConfigError for what a study decides itself.
+    """
+    common, values = [], {}
+    for argument in arguments:
+        key, _, value = argument.lstrip("+~").partition("=")
+        if key.startswith("study"):
+            continue
+        if key in ("perf", "name"):
+            raise ConfigError(f"{argument}: a study decides {key} itself; leave it out.")
+        if key.startswith("perf."):
+            values[key.removeprefix("perf.")] = value
+        else:
+            common.append(argument)
+    return common, values
+
+
+def _without_idle_needs(arms: Sequence[Arm], lacking: set[str]) -> list[Arm]:
+    """Leaves out references that no arm which can run is held against."""
+    held = {arm.reference for arm in arms if arm.name not in lacking}
+    return [arm for arm in arms if arm.kind is not Kind.needs or arm.name in held]
+
+
+def _settings(plain: StudyConfig) -> StudySettings:
+    return StudySettings(
+        smallest_effect=plain.smallest_effect,
+        confidence=plain.confidence,
+        blocks=plain.blocks,
+        half_width=plain.half_width,
+        max_blocks=plain.max_blocks,
+        compile_cache=plain.compile_cache.value,
+        seed=plain.seed,
+    )
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,194 @@
+"""summary.json: whole, plain JSON, every field there, every null explained."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from torch import Tensor
+
+from framework import build, config, engine, rules
+from framework.engine import Run
+from framework.environment import Machine
+from framework.events import Events
+from framework.summary import FILE, Summary, device_facts, versions, write
+from framework.update import Window
+
+CONFIGS = str(Path(__file__).parents[1] / "configs")
+SMALL = ["device=cpu", "model.channels=[2]", "model.hidden=4", "data=synthetic", "data.image_size=4", "data.channels=1"]
+SMALL += ["data.classes=3", "data.count=40", "data.batch_size=4", "meter.warmup_steps=3"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Work as small as here only waits for more threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def made(folder: Path, *overrides: str) -> Run:
+    config.register()
+    with initialize_config_dir(CONFIGS, version_base="1.3"):
+        raw = compose("config", [*SMALL, *overrides])
+    return build.build(rules.settle(raw, Machine((2, 14), False, 0)), folder)
+
+
+def read(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / FILE).read_text(), parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+
+
+def explained(summary: dict[str, Any]) -> bool:
+    nulls = {name for name, value in summary.items() if value is None} - {"error"}
+    return set(summary["missing"]) == nulls and all(summary["missing"].values())
+
+
+def changed(run: Run, at: int, change: Callable[[], None]) -> Run:
+    """`run`, with something happening in step `at`, counted from 1."""
+
+    def update(window: Window, enter: Callable[[str], None]) -> Tensor:
+        if run.meter.steps == at - 1:
+            change()
+        return run.update(window, enter)
+
+    return dataclasses.replace(run, update=update)
+
+
+def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
+    summary = Summary(losses=[1.0, float("nan"), float("inf")], evaluation={"loss": float("-inf"), "count": 3})
+    write(tmp_path, summary)
+    assert read(tmp_path)["losses"] == [1.0, None, None]
+    assert read(tmp_path)["evaluation"] == {"loss": None, "count": 3}
+
+
+def test_the_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, Summary(name="first"))
+
+    def full(_: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        write(tmp_path, Summary(name="second"))
+    assert read(tmp_path)["name"] == "first"
+
+
+def test_device_and_versions_are_told() -> None:
+    facts = device_facts(torch.device("cpu"))
+    assert facts["type"] == "cpu"
+    assert facts["name"] == facts["cpu"] != ""
+    assert facts["cpu_cores"] == os.cpu_count()
+    assert versions()["torch"] == torch.__version__
+    assert {"python", "cuda", "platform", "hydra-core"} <= set(versions())
+
+
+def test_a_completed_run_has_every_field(tmp_path: Path) -> None:
+    run = made(tmp_path, "train.max_steps=10", "meter.peak_tflops=1", "data.eval=${data.train}")
+    engine.train(run)
+    summary = read(tmp_path)
+    assert list(summary) == [f.name for f in dataclasses.fields(Summary)]
+    assert summary["status"] == "completed"
+    assert set(summary["missing"]) == {"loss_scale", "tokens_per_s"}
+    assert explained(summary)
+    assert summary["measured_steps"] == 7
+    assert summary["parameters"] == sum(p.numel() for p in run.state.model.parameters())
+    assert summary["switches"]["amp"]["evidence"]["first_output"] == "float32"
+    assert summary["evaluation"]["count"] == 40
+
+
+@pytest.mark.parametrize("steps", [1, 3, 7])
+def test_a_run_that_is_too_short_explains_every_null(tmp_path: Path, steps: int) -> None:
+    engine.train(made(tmp_path, f"train.max_steps={steps}"))
+    summary = read(tmp_path)
+    assert explained(summary)
+    assert summary["step_ms"] is None
+    assert "not enough steps" in summary["missing"]["step_ms"]
+    assert ("warmup_s" in summary["missing"]) == (steps < 3)
+    assert summary["flops_per_row"] > 0
+
+
+def test_a_model_that_cannot_be_counted_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def uncountable(*_: Any) -> float:
+        raise NotImplementedError("no meta kernel")
+
+    monkeypatch.setattr("framework.utilisation.per_row", uncountable)
+    engine.train(made(tmp_path, "train.max_steps=9", "meter.peak_tflops=1"))
+    summary = read(tmp_path)
+    assert explained(summary)
+    assert "no meta kernel" in summary["missing"]["flops_per_row"]
+    assert "no meta kernel" in summary["missing"]["mfu"]
+
+
+def test_G01_a_crash_is_written_with_what_was_read_so_far(tmp_path: Path) -> None:
+    def crash() -> None:
+        raise RuntimeError("at seven\nand more")
+
+    run = changed(made(tmp_path, "train.max_steps=10", "perf.log_every=3"), 7, crash)
+    with pytest.raises(RuntimeError, match="at seven"):
+        engine.train(run)
+    summary = read(tmp_path)
+    assert (summary["status"], summary["error"]) == ("failed", "RuntimeError: at seven")
+    assert (summary["steps"], summary["optimizer_steps"], len(summary["losses"])) == (6, 6, 6)
+    assert explained(summary)
+    assert summary["missing"]["step_ms"] == "the run failed before its figures were taken"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(KeyboardInterrupt(), "KeyboardInterrupt"), (SystemExit(143), "SystemExit: 143")]
+)
+def test_M01_an_interruption_is_written(tmp_path: Path, error: BaseException, told: str) -> None:
+    def stop() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        engine.train(changed(made(tmp_path, "train.max_steps=10", "perf.log_every=2"), 4, stop))
+    summary = read(tmp_path)
+    assert (summary["status"], summary["error"]) == ("interrupted", told)
+    assert (summary["steps"], len(summary["losses"])) == (3, 2)
+    assert summary["missing"]["mfu"] == "the run was interrupted before its figures were taken"
+    assert explained(summary)
+
+
+def test_M01_a_second_interruption_while_files_are_closed_ends_at_once_and_loses_no_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(self: Events) -> None:
+        close(self)
+        raise KeyboardInterrupt("second")
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    close = Events.close
+    monkeypatch.setattr(Events, "close", again)
+    with pytest.raises(KeyboardInterrupt, match="second"):
+        engine.train(changed(made(tmp_path, "train.max_steps=10"), 4, stop))
+    assert read(tmp_path)["status"] == "interrupted"
+
+
+@pytest.fixture
+def on_cpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def touched(*_: Any) -> None:
+        pytest.fail("CUDA was touched in a run on the CPU")
+
+    for name in ("_lazy_init", "synchronize", "Event", "Stream", "current_stream", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, touched)
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", touched)
+
+
+@pytest.mark.usefixtures("on_cpu_only")
+@pytest.mark.parametrize("perf", [[], ["perf.amp=bf16"], ["perf=all", "perf.workers=0", "perf.compile=eager"]])
+def test_D05_a_run_on_the_cpu_never_touches_cuda(tmp_path: Path, perf: list[str]) -> None:
+    engine.train(made(tmp_path, "train.max_steps=9", "train.eval_every=4", "data.eval=${data.train}", *perf))
+    summary = read(tmp_path)
+    assert summary["status"] == "completed"
+    expected = "float32" if not perf else "bfloat16"
+    assert summary["switches"]["amp"]["evidence"]["first_output"] == expected
