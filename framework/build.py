@@ -12,23 +12,25 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from framework import feed, first_layer, schedule
-from framework.components import factory, make
+from framework.components import call, factory, make
 from framework.config import Compile, Config, StartMethod
 from framework.data.loader import Loader, LoaderSettings
 from framework.data.seeding import seed_process
 from framework.engine import Run
+from framework.forward import ForwardLoss, Scores, forwards
 from framework.losses import Losses
-from framework.memory import CudaMemory, Memory, ProcessMemory
-from framework.meter import CudaClock, HostClock, Meter
+from framework.memory import Memory, source
+from framework.meter import Meter, clock
 from framework.mistakes import ConfigError
 from framework.objective import Objective
+from framework.records import RECORDS
 from framework.report import Report, Sources
 from framework.rules import Settled
-from framework.summary import Summary, device_facts, versions
+from framework.summary import describe
 from framework.switches import Switches
 from framework.techniques import (
     allocator,
@@ -48,14 +50,6 @@ from framework.tree import Batch, shapes, tree_map
 from framework.update import Parts, State, Window, make_update
 from framework.utilisation import Utilisation, peak_tflops
 
-RECORDS = {
-    module.RECORD.name: module.RECORD
-    for module in (
-        *(workers, pinned, prefetch, amp, tf32, log_every, allocator),
-        *(compiling, channels_last, fused_optimizer, cudnn_benchmark),
-    )
-}
-
 
 @dataclass(frozen=True)
 class Draft:
@@ -66,6 +60,7 @@ class Draft:
     device: torch.device
     model: nn.Module
     objective: Objective
+    dtype: torch.dtype  # of the forward
     autocasts: Callable[[], AbstractContextManager[object]]
 
 
@@ -82,29 +77,18 @@ def _build(settled: Settled, folder: Path) -> Run:
     device = torch.device(cfg.device)
     seed_process(cfg.seed)
     model, objective = make(cfg.model, "model"), make(cfg.objective, "objective")
-    loader, held_out = _loaders(cfg, switches, model)  # workers are forked before this process touches a GPU
+    loader, held_out = _loaders(cfg, switches, model)  # workers are forked before this process computes on a GPU
     draft = _on_device(cfg, switches, model, objective)
     steps = feed.total_steps(loader.batches, cfg.train.accumulate, cfg.train.epochs, cfg.train.max_steps)
     state = _state(draft, steps)
     forward_loss, scores = _step(draft)
-    due = log_every.cadence(cfg.perf.log_every)
-    on_gpu, warmup_steps = device.type == "cuda", cfg.meter.warmup_steps
-    meter = Meter(CudaClock(device) if on_gpu else HostClock(), warmup_steps)
-    memory = Memory(CudaMemory(device) if on_gpu else ProcessMemory(), warmup_steps)
+    meter, memory = Meter(clock(device), cfg.meter.warmup_steps), Memory(source(device), cfg.meter.warmup_steps)
     losses = Losses(device)
     switches.evidence["log_every"] = lambda: log_every.evidence(losses.host_reads, meter.steps)
-    utilisation = Utilisation(_peak(draft))
+    utilisation = Utilisation(cfg.meter.peak_tflops or peak_tflops(device, draft.dtype, cfg.perf.tf32))
     placing = _placing(draft)
     place = placing()
     windows = feed.windows(loader, cfg.train.accumulate, cfg.train.epochs, cfg.train.max_steps)
-    summary = Summary(
-        name=cfg.name,
-        config=settled.composed,
-        device=device_facts(device),
-        versions=versions(),
-        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        warmup_steps=warmup_steps,
-    )
     sources = Sources(state, losses, meter, memory, utilisation, partial(switches.table, RECORDS), steps)
     return Run(
         windows=lambda: feed.shown_first(place(windows), _first_batch(draft, meter, utilisation)),
@@ -119,8 +103,13 @@ def _build(settled: Settled, folder: Path) -> Run:
         losses=losses,
         meter=meter,
         memory=memory,
-        report=Report(folder, OmegaConf.to_yaml(settled.composed), summary, sources),
-        log_due=due,
+        report=Report(
+            folder,
+            OmegaConf.to_yaml(settled.composed),
+            describe(cfg.name, settled.composed, state.model, device),
+            sources,
+        ),
+        log_due=log_every.cadence(cfg.perf.log_every),
         evaluation_due=lambda step: cfg.train.eval_every > 0 and step % cfg.train.eval_every == 0,
     )
 
@@ -169,8 +158,8 @@ def _on_device(cfg: Config, switches: Switches, model: nn.Module, objective: Obj
     switches.offered("amp", lambda: amp.check(amp.DTYPES[perf.amp.name], device), None)
     if perf.channels_last:
         model = channels_last.convert_model(model)
-    autocasts = amp.autocasts(amp.DTYPES[perf.amp.name], device)
-    return Draft(cfg, switches, device, model.to(device), objective, autocasts)
+    dtype = amp.DTYPES[perf.amp.name]
+    return Draft(cfg, switches, device, model.to(device), objective, dtype, amp.autocasts(dtype, device))
 
 
 def _state(draft: Draft, steps: int | None) -> State:
@@ -178,28 +167,19 @@ def _state(draft: Draft, steps: int | None) -> State:
     cfg, device = draft.cfg, draft.device
     make_optimizer = factory(cfg.optim.optimizer, "optim.optimizer")
     off: dict[str, Any] = {}
+    dtypes = {p.dtype for p in draft.model.parameters()}
     asked = draft.switches.offered(
-        "fused_optimizer", lambda: fused_optimizer.arguments(make_optimizer.func, device), off
+        "fused_optimizer", lambda: fused_optimizer.arguments(make_optimizer, device, dtypes), off
     )
-    optimizer = make_optimizer(draft.model.parameters(), **asked)
+    optimizer = call(make_optimizer, "optim.optimizer", draft.model.parameters(), **asked)
     draft.switches.evidence["fused_optimizer"] = lambda: fused_optimizer.evidence(optimizer)
     course = schedule.factor(cfg.optim.schedule.name, cfg.optim.warmup_steps, steps)
-    return State(draft.model, optimizer, LambdaLR(optimizer, course), amp.scaler(amp.DTYPES[cfg.perf.amp.name], device))
+    return State(draft.model, optimizer, LambdaLR(optimizer, course), amp.scaler(draft.dtype, device))
 
 
-def _step(draft: Draft) -> tuple[Callable[[Batch], Tensor], Callable[[Batch], tuple[Tensor, Tensor | None]]]:
+def _step(draft: Draft) -> tuple[ForwardLoss, Scores]:
     """Forward and loss for training, and the scores for evaluation."""
-    model, objective, autocasts = draft.model, draft.objective, draft.autocasts
-
-    def forward_loss(batch: Batch) -> Tensor:
-        with autocasts():
-            return objective.loss(model, batch)[0]
-
-    def scores(batch: Batch) -> tuple[Tensor, Tensor | None]:
-        with autocasts():
-            loss, output = objective.loss(model, batch)
-            return loss, objective.correct(output, batch)
-
+    forward_loss, scores = forwards(draft.model, draft.objective, draft.autocasts)
     mode = draft.cfg.perf.compile
     if mode is Compile.eager:
         return forward_loss, scores
@@ -240,13 +220,7 @@ def _first_batch(draft: Draft, meter: Meter, utilisation: Utilisation) -> Callab
         def layer() -> first_layer.FirstLayer:
             return first_layer.look(draft.model, lambda: draft.objective.loss(draft.model, kept), draft.autocasts)
 
-        asked = amp.DTYPES[cfg.perf.amp.name]
-        switches.evidence["amp"] = lambda: amp.evidence(asked, layer().dtype)
+        switches.evidence["amp"] = lambda: amp.evidence(draft.dtype, layer().dtype)
         switches.evidence["channels_last"] = lambda: channels_last.evidence(layer().strides)
 
     return seen
-
-
-def _peak(draft: Draft) -> float | None:
-    perf, stated = draft.cfg.perf, draft.cfg.meter.peak_tflops
-    return stated or peak_tflops(draft.device, amp.DTYPES[perf.amp.name], perf.tf32)

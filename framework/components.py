@@ -69,16 +69,21 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def make(component: Component, key: str, *arguments: Any) -> Any:
-    """Calls the target of `component`, after `arguments`.
+    """Calls the target of `component`, after `arguments`. Errors: as `factory` and `call`."""
+    return call(factory(component, key), key, *arguments)
+
+
+def call(target: functools.partial[Any], key: str, *arguments: Any, **named: Any) -> Any:
+    """Calls what `factory` made.
 
     Errors: ConfigError with the target's own words, and where in the user's code they were raised, for the errors that
     wrong arguments cause (TypeError, ValueError, OSError).
     """
-    build = factory(component, key)
     try:
-        return build(*arguments)
+        return target(*arguments, **named)
     except (TypeError, ValueError, OSError) as error:
-        raise ConfigError(f"{key}: {_first_line(error)} ({component['_target_']}, at {_place(error)})") from error
+        name = f"{target.func.__module__}.{getattr(target.func, '__qualname__', target.func)}"
+        raise ConfigError(f"{key}: {_first_line(error)} ({name}, at {_place(error)})") from error
 
 
 def _root(error: BaseException) -> str:

@@ -66,11 +66,12 @@ def train(run: Run) -> None:
 def evaluate(run: Run) -> Evaluation | None:
     """Loss and accuracy on the held-out set, each row or token counted once; None where there is no such set.
 
-    In eval mode, without gradients, outside the meter's steps. The model's mode is put back whatever happens.
+    In eval mode, without gradients, outside the meter's steps. The mode of each module is put back whatever happens.
+    Errors: ValueError where the set counts nothing.
     """
     if run.held_out is None:
         return None
-    model, training = run.state.model, run.state.model.training
+    model, modes = run.state.model, [(module, module.training) for module in run.state.model.modules()]
     sums = torch.zeros(3, dtype=torch.float64, device=run.losses.device)  # loss, right answers, count
     knows_accuracy = False
     with run.meter.paused():
@@ -88,6 +89,9 @@ def evaluate(run: Run) -> Evaluation | None:
                         knows_accuracy = True
             total, right, counted = sums.tolist()
         finally:
-            model.train(training)
+            for module, training in modes:  # a part that the user froze stays frozen
+                module.training = training
             run.memory.leave()
+    if not counted:
+        raise ValueError("objective.count gives 0 for the whole held-out set, which has no mean loss then.")
     return Evaluation(total / counted, right / counted if knows_accuracy else None, int(counted))

@@ -60,6 +60,11 @@ class ProcessMemory:
         return {"peak_process_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB}
 
 
+def source(device: torch.device) -> Source:
+    """Where the peaks of `device` come from."""
+    return CudaMemory(device) if device.type == "cuda" else ProcessMemory()
+
+
 class Memory:
     """Peaks after warm-up, and those of each phase.
 

@@ -73,6 +73,11 @@ class CudaClock:
         torch.cuda.synchronize(self.device)
 
 
+def clock(device: torch.device) -> Clock:
+    """The clock of `device`."""
+    return CudaClock(device) if device.type == "cuda" else HostClock()
+
+
 @dataclass(frozen=True)
 class Work:
     """What one step processed."""

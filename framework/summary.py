@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 FILE = "summary.json"
 
@@ -124,3 +125,15 @@ def versions() -> dict[str, str]:
         "cuda": str(torch.version.cuda),
         "platform": platform.platform(),
     }
+
+
+def describe(name: str, config: dict[str, Any], model: nn.Module, device: torch.device) -> Summary:
+    """A summary with what is known before the run begins."""
+    return Summary(
+        name=name,
+        config=config,
+        device=device_facts(device),
+        versions=versions(),
+        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        warmup_steps=config["meter"]["warmup_steps"],
+    )

@@ -44,7 +44,10 @@ class Switches:
         on = is_on(self.perf, name)
         found = Evidence(None)
         if look and name in self.evidence:
-            found = self.evidence[name]()
+            try:
+                found = self.evidence[name]()
+            except Exception as error:  # a run that went well is not lost because it could not be looked at
+                found = Evidence(None, {"why": f"{type(error).__name__}: {error}"})
         return Switch(
             requested=_plain(getattr(self.requested, name)),
             effective=_plain(getattr(self.perf, name)),

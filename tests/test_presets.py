@@ -13,10 +13,10 @@ import yaml
 from hydra import compose, initialize_config_dir
 
 from framework import config, rules
-from framework.build import RECORDS
 from framework.config import TECHNIQUES, IfUnavailable, Perf
 from framework.environment import Machine
 from framework.mistakes import ConfigError
+from framework.records import RECORDS
 from framework.rules import Settled, is_on, spell
 from framework.techniques import Equivalence, Technique
 

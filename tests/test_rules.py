@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from framework import config, rules
 from framework.config import Amp, Compile, IfUnavailable, Perf
 from framework.environment import Machine
-from framework.mistakes import ConfigError
+from framework.mistakes import ConfigError, LackError
 from framework.rules import Settled
 
 CONFIGS = str(Path(__file__).parents[1] / "configs")
@@ -123,6 +123,14 @@ ON: dict[str, Any] = {
     "amp": "fp16",
     "compile": "reduce_overhead",
 }
+
+
+def test_a_lack_and_a_mistake_end_with_different_codes(base: DictConfig) -> None:
+    with pytest.raises(LackError) as lack:
+        settled(base, CPU, perf__tf32=True)
+    with pytest.raises(ConfigError) as mistake:
+        settled(base, CPU, seed=-1)
+    assert (lack.value.exit_code, mistake.value.exit_code) == (3, 2)
 
 
 def test_the_cases_below_cover_every_rule() -> None:

@@ -11,10 +11,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from framework import config, rules
-from framework.build import RECORDS
 from framework.config import TECHNIQUES
 from framework.environment import Machine
 from framework.mistakes import ConfigError
+from framework.records import RECORDS
 from framework.switches import Switches
 from framework.techniques import Evidence, UnavailableError
 
@@ -94,3 +94,13 @@ def test_an_off_switch_is_never_active_whatever_is_seen(base: DictConfig) -> Non
     mine = switches(base)
     mine.evidence["tf32"] = lambda: Evidence(True, {"matmul": "tf32"})
     assert mine.table(RECORDS, True)["tf32"].active is False
+
+
+def test_evidence_that_cannot_be_taken_costs_no_run(base: DictConfig) -> None:
+    def broken() -> Evidence:
+        raise RuntimeError("could not look")
+
+    mine = switches(base, workers=2)
+    mine.evidence["workers"] = broken
+    row = mine.table(RECORDS, True)["workers"]
+    assert (row.on, row.active, row.evidence) == (True, None, {"why": "RuntimeError: could not look"})

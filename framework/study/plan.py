@@ -32,23 +32,29 @@ def block_order(arms: Sequence[Arm], block: int, seed: int) -> list[Slot]:
     return [Slot(block * len(arms) + n, block, arm) for n, arm in enumerate(drawn)]
 
 
-def claim(folder: Path, arms: Sequence[Arm], settings: StudySettings, overrides: Sequence[str]) -> list[RunRecord]:
+def claim(
+    folder: Path, arms: Sequence[Arm], settings: StudySettings, overrides: Sequence[str], commit: str | None = None
+) -> list[RunRecord]:
     """Writes the plan into `folder` and returns the runs that were done before, none in a new one.
 
-    Errors: ConfigError where the folder holds another study.
+    `commit` joins those under which the study ran before. Errors: ConfigError where the folder holds another study.
     """
     plan = json.loads(json.dumps({"arms": [arm_json(arm) for arm in arms], "overrides": list(overrides)}))
     path = folder / PLAN
     folder.mkdir(parents=True, exist_ok=True)
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-    if before is not None and before | {"settings": None} != plan | {"settings": None}:
+    if before is not None and {key: before.get(key) for key in plan} != plan:
         raise ConfigError(
-            f"hydra.sweep.dir={folder} holds a study of other arms or overrides: name another folder, or start that very "
-            "study again to go on with it."
+            f"hydra.sweep.dir={folder} holds a study of other arms or overrides: name another folder, or start that "
+            "very study again to go on with it."
         )
     if before is None and any(folder.glob("*/summary.json")):
         raise ConfigError(f"hydra.sweep.dir={folder} holds the runs of a sweep: name another folder for the study.")
-    path.write_text(json.dumps(plan | {"settings": asdict(settings)}, indent=1), encoding="utf-8")
+    commits = list(dict.fromkeys([*(before or {}).get("commits", []), commit]))
+    whole = plan | {"settings": asdict(settings), "commits": [one for one in commits if one]}
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(whole, indent=1), encoding="utf-8")
+    part.replace(path)
     return list(read_runs(folder))
 
 

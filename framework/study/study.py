@@ -39,7 +39,7 @@ class Study:
 
         Errors: ConfigError where the baseline itself fails; KeyboardInterrupt goes on after the running job has ended.
         """
-        self.runs = claim(self.folder, self.arms, self.settings, self.overrides)
+        self.runs = claim(self.folder, self.arms, self.settings, self.overrides, commit())
         self._announce()
         for arm in self.arms:
             if arm.name in self.lacking and not self._of(arm.name):
@@ -82,7 +82,7 @@ class Study:
         return sum(run.status == "failed" for run in past) >= ATTEMPTS and not any(run.status == "ok" for run in past)
 
     def _block(self, block: int) -> None:
-        done = {(run.arm, run.block) for run in self.runs}
+        done = {(run.arm, run.block) for run in self.runs if run.status != "interrupted"}
         slots = block_order(self.arms, block, self.settings.seed)
         for slot in slots:
             if (slot.arm.name, block) not in done and not self._given_up(slot.arm):

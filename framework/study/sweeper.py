@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ class StudySweeper(Sweeper):
         common, values = _sorted_out(arguments)
         arms = self._arms(plain, common, values)
         lacking = self._lacking(arms, common)
+        lacking |= _idle(arms, lacking)
         folder = Path(self.composed.hydra.runtime.cwd) / self.composed.hydra.sweep.dir
         study = Study(
             folder, arms, _settings(plain), tuple(common), self.composed.seed, plain.time_limit_s, lacking, _say
@@ -63,7 +64,7 @@ class StudySweeper(Sweeper):
         alone = technique_arms(presets, plain.techniques, [])
         lacking = self._lacking(alone, common)
         here = [name for name in self._preset("all", common, {}) if name not in lacking]
-        arms = _without_idle_needs(technique_arms(presets, plain.techniques, here), set(lacking))
+        arms = technique_arms(presets, plain.techniques, here)
         several = (Kind.all, Kind.without, Kind.needs)
         return [
             Arm(**(vars(arm) | {"overrides": (*arm.overrides, SKIPPING)}))
@@ -117,10 +118,11 @@ def _sorted_out(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return common, values
 
 
-def _without_idle_needs(arms: Sequence[Arm], lacking: set[str]) -> list[Arm]:
-    """Leaves out references that no arm which can run is held against."""
+def _idle(arms: Sequence[Arm], lacking: Mapping[str, str]) -> dict[str, str]:
+    """References that no arm which can run is held against, with the reason why they need not run."""
     held = {arm.reference for arm in arms if arm.name not in lacking}
-    return [arm for arm in arms if arm.kind is not Kind.needs or arm.name in held]
+    why = "nothing that can run here is held against it"
+    return {arm.name: why for arm in arms if arm.kind is Kind.needs and arm.name not in held}
 
 
 def _settings(plain: StudyConfig) -> StudySettings:

@@ -50,9 +50,9 @@ def report(folder: Path) -> dict[str, Any]:
 
 def test_planted_effects_are_found_and_nothing_else(tmp_path: Path) -> None:
     arms = [
-        "+study.arms.slower=[+model.ms=48]",
-        "+study.arms.same=[+model.ms=40]",
-        "+study.arms.crash=[+model.broken=true]",
+        "+study.arms.slower=['+model.ms=48']",
+        "+study.arms.same=['+model.ms=40']",
+        "+study.arms.crash=['+model.broken=true']",
     ]
     process = start(tmp_path, "study=arms", "study.blocks=4", "study.smallest_effect=0.05", *arms)
     output, _ = process.communicate(timeout=500)
