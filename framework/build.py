@@ -90,6 +90,7 @@ def _build(settled: Settled, folder: Path) -> Run:
     place = placing()
     windows = feed.windows(loader, cfg.train.accumulate, cfg.train.epochs, cfg.train.max_steps)
     sources = Sources(state, losses, meter, memory, utilisation, partial(switches.table, RECORDS), steps)
+    summary = describe(cfg.name, settled.composed, model, device)
     return Run(
         windows=lambda: feed.shown_first(place(windows), _first_batch(draft, meter, utilisation)),
         held_out=None if held_out is None else partial(feed.single, placing(), held_out),
@@ -103,12 +104,7 @@ def _build(settled: Settled, folder: Path) -> Run:
         losses=losses,
         meter=meter,
         memory=memory,
-        report=Report(
-            folder,
-            OmegaConf.to_yaml(settled.composed),
-            describe(cfg.name, settled.composed, state.model, device),
-            sources,
-        ),
+        report=Report(folder, OmegaConf.to_yaml(settled.composed), summary, sources),
         log_due=log_every.cadence(cfg.perf.log_every),
         evaluation_due=lambda step: cfg.train.eval_every > 0 and step % cfg.train.eval_every == 0,
     )
@@ -166,11 +162,9 @@ def _state(draft: Draft, steps: int | None) -> State:
     """Model, optimizer, schedule and scaler."""
     cfg, device = draft.cfg, draft.device
     make_optimizer = factory(cfg.optim.optimizer, "optim.optimizer")
-    off: dict[str, Any] = {}
     dtypes = {p.dtype for p in draft.model.parameters()}
-    asked = draft.switches.offered(
-        "fused_optimizer", lambda: fused_optimizer.arguments(make_optimizer, device, dtypes), off
-    )
+    fused = partial(fused_optimizer.arguments, make_optimizer, device, dtypes)
+    asked: dict[str, Any] = draft.switches.offered("fused_optimizer", fused, {})
     optimizer = call(make_optimizer, "optim.optimizer", draft.model.parameters(), **asked)
     draft.switches.evidence["fused_optimizer"] = lambda: fused_optimizer.evidence(optimizer)
     course = schedule.factor(cfg.optim.schedule.name, cfg.optim.warmup_steps, steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import count
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from framework.mistakes import ConfigError
 
-ATTEMPTS = 9
+ATTEMPTS, PAUSE_S = 100, 1e-3
 
 
 @functools.cache  # Hydra asks several times while it composes; one process, one answer for one name
@@ -40,6 +41,7 @@ def _created(folder: Path) -> bool:
             return True
         if folder.exists():
             return False
+        time.sleep(PAUSE_S)
     raise OSError(f"{folder} cannot be created: set hydra.run.dir to a folder that can.")
 
 
