@@ -31,7 +31,7 @@ class Envelope:
         return Envelope(tree_map(_pinned, self.batch, own="pin_memory"), self.process)
 
 
-PINNING_THREADS = max(1, min(8, (os.cpu_count() or 1) // 2))
+PINNING_THREADS = max(1, min(4, (os.cpu_count() or 1) // 4))
 _unpinned: set[type] = set()  # types that were noted once
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus, filter_overrides
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
-from rich.console import Console
-from rich.table import Table
 
 from framework.mistakes import ConfigError
 from framework.study.process import Job, Outcome, finished, run_jobs, set_aside, summary_of
@@ -78,12 +75,14 @@ def _returned(job: Job) -> JobReturn:
 
 
 def _print(jobs: Sequence[tuple[int, Job]], outcomes: dict[int, Outcome | None]) -> None:
-    table: Any = Table("job", "", "seconds", "overrides", "reason", box=None)
+    """A table of all jobs. Nothing in it is cut off: overrides and reasons are what a user looks for."""
+    rows = [("job", "", "seconds", "overrides", "reason")]
     for number, job in jobs:
         outcome = outcomes[number]
         status, reason = (outcome.status, outcome.reason or "") if outcome else ("not started", "")
         seconds = f"{outcome.seconds:.0f}" if outcome and outcome.seconds else ""
-        table.add_row(str(number), status, seconds, " ".join(job.overrides), reason)
-    console = Console()
-    console.print(table)
-    console.print(f"jobs lie in {jobs[0][1].folder.parent}", soft_wrap=True, highlight=False)
+        rows.append((str(number), status, seconds, " ".join(job.overrides), reason))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(f"jobs lie in {jobs[0][1].folder.parent}", flush=True)
