@@ -123,8 +123,8 @@ def allocator_fault(setting: str) -> str | None:
 def allocator_variables(torch_version: tuple[int, int]) -> tuple[str, ...]:
     """The names under which this torch reads the allocator setting for CUDA.
 
-    Up to 2.8 only the older name exists. From 2.9 to 2.11 the newer name is documented but `expandable_segments` was
-    seen to be honoured under the older one alone, so both are set, to the same value.
+    Up to 2.8 only the older name exists. In 2.9.1 the newer name is documented, but `expandable_segments` is honoured
+    under the older one alone; 2.11.0 was seen to honour either. So up to 2.11 both are set, to the same value.
     Source: https://github.com/pytorch/pytorch/issues/183387
     """
     if torch_version < (2, 9):
