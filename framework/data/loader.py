@@ -168,8 +168,8 @@ class Loader:
             yield envelope.batch
         if not seen:
             raise ValueError(
-                f"{self.settings.name} gave no batch in epoch {number}: an iterable set must start anew each time, and "
-                f"its rows may not {self._leave()}."
+                f"{self.settings.name} gave no batch in epoch {number}: an iterable set must start anew each time; "
+                f"where it does, its rows {self._leave()}."
             )
 
     def _unwanted(self, batch: Batch) -> bool:
