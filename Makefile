@@ -3,7 +3,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-gpu tensorboard format clean
+.PHONY: help train test test-gpu test-timing tensorboard format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -15,10 +15,13 @@ test: .venv/installed-test ## lint, types and the tests that need no GPU
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -m "not gpu"
+	$(BIN)/pytest -m "not gpu and not timing"
 
 test-gpu: .venv/installed-test ## the tests that need a GPU
 	$(BIN)/pytest -m gpu
+
+test-timing: .venv/installed-test ## whole studies with planted effects; needs a quiet machine
+	$(BIN)/pytest -m timing
 
 tensorboard: .venv/installed ## show all runs under outputs/
 	$(BIN)/tensorboard --logdir outputs

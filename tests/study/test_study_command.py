@@ -48,6 +48,7 @@ def report(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.timing
 def test_planted_effects_are_found_and_nothing_else(tmp_path: Path) -> None:
     arms = [
         "+study.arms.slower=['+model.ms=48']",
