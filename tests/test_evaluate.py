@@ -30,15 +30,6 @@ HELD_OUT = (
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny models on several threads mostly wait for each other, the more so where other tests run beside."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class Peaks:
     """A source of memory peaks."""
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from torch import Tensor
@@ -30,15 +28,6 @@ RUN = (
     *("model.channels=[2]", "model.hidden=4", "optim=sgd", "device=cpu", f"train.max_steps={STEPS}"),
 )
 READS = ("item", "tolist", "cpu", "numpy", "__float__", "__bool__", "__format__")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny models on several threads mostly wait for each other, the more so where other tests run beside."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def built(folder: Path, *overrides: str) -> Run:

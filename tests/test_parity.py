@@ -37,15 +37,6 @@ CONVNET = ("model=convnet", "model.channels=[4,8]", "model.hidden=16")
 VIT = ("model=vit", "model.width=16", "model.depth=2", "model.heads=2", "model.dropout=0.2")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny models on several threads mostly wait for each other, the more so where other tests run beside."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def trained(folder: Path, *overrides: str) -> Run:
     """A run composed as train.py would, on the CPU, and trained to its end."""
     GlobalHydra.instance().clear()

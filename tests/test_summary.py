@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,6 @@ from framework.update import Window
 CONFIGS = str(Path(__file__).parents[1] / "configs")
 SMALL = ["device=cpu", "model.channels=[2]", "model.hidden=4", "data=synthetic", "data.image_size=4", "data.channels=1"]
 SMALL += ["data.classes=3", "data.count=40", "data.batch_size=4", "meter.warmup_steps=3"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Work as small as here only waits for more threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def made(folder: Path, *overrides: str) -> Run:

@@ -165,16 +165,6 @@ def _alone_on_the_machine() -> Iterator[None]:
         yield
 
 
-def other_gpu_processes() -> list[str]:
-    """Processes that use a GPU now, as the driver's tool names them; none where it is missing."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    query = [tool, "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader"]
-    listed = subprocess.run(query, capture_output=True, text=True, check=False)
-    return [line for line in listed.stdout.splitlines() if line.strip()]
-
-
 def commit() -> str | None:
     """The git commit of this checkout, with a + where files differ from it."""
     here = ["git", "-C", str(Path(__file__).parent)]
