@@ -25,7 +25,7 @@ from torch.utils.data import ChainDataset, Dataset, IterableDataset, get_worker_
 
 from framework import build, config, engine, rules
 from framework.data import imagefolder
-from framework.data.collate import Collate, collate
+from framework.data.collate import Collate
 from framework.data.deaths import WorkerError, explained
 from framework.data.loader import Loader, LoaderSettings
 from framework.environment import Machine
@@ -441,7 +441,7 @@ def test_B10_tensors_elsewhere_are_refused_where_workers_or_pinning_would_meet_t
 ) -> None:
     """The meta device stands in for a GPU; the pinning itself comes after the check."""
     source = loader(dataset, count=count)
-    collating = Collate("data.train", bool(count) or pin, collate)
+    collating = Collate("data.train", bool(count) or pin)
     if count:
         with pytest.raises(ValueError, match=r"data\.train gives tensors on meta.*return CPU tensors.*perf\.workers=0"):
             indices(source)

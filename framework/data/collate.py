@@ -6,32 +6,40 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import default_collate, get_worker_info
 
+from framework.data.buffers import Borrowed, Buffers
 from framework.tree import Batch, field_names, is_record, rebuilt, tensors, tree_map
 
 log = logging.getLogger("gearshift")
 
 
 class Envelope:
-    """A batch on its way from a worker: carries the process that made it, and pins what torch alone would not."""
+    """A batch on its way from a worker: carries the process that made it, and pins what torch alone would not.
 
-    def __init__(self, batch: Batch, process: int) -> None:
-        self.batch, self.process = batch, process
+    `lent` are the worker's buffers that the batch lies in: it may be kept only after pin_memory has copied it.
+    """
+
+    def __init__(self, batch: Batch, process: int, lent: list[Tensor] | None = None) -> None:
+        self.batch, self.process, self.lent = batch, process, lent or []
 
     def pin_memory(self) -> Envelope:
         """Called by torch's pinning thread, which would copy with one thread alone: large batches would wait for it."""
         if threading.current_thread() is not threading.main_thread():  # the setting is the calling thread's own
             torch.set_num_threads(PINNING_THREADS)
-        return Envelope(tree_map(_pinned, self.batch, own="pin_memory"), self.process)
+        pinned = Envelope(tree_map(_pinned, self.batch, own="pin_memory"), self.process)
+        _borrowed.give_back(self.lent)
+        return pinned
 
 
 PINNING_THREADS = max(1, min(4, (os.cpu_count() or 1) // 4))
+_borrowed = Borrowed()
 _unpinned: set[type] = set()  # types that were noted once
 
 
@@ -46,20 +54,30 @@ def _pinned(leaf: Any) -> Any:
 
 @dataclass(frozen=True)
 class Collate:
-    """Samples to an Envelope. `function` makes the batch; `name` is the set's, for messages.
+    """Samples to an Envelope. `name` is the set's, for messages. `function` makes the batch in place of `collate`.
+
+    With `pinned` batches are copied before anybody else gets them, so a worker stacks them in buffers that it reuses.
 
     Errors: ValueError where a batch lies on a GPU although `host_only` says that workers or pinning will handle it.
     """
 
     name: str
     host_only: bool
-    function: Callable[[list[Any]], Batch]
+    function: Callable[[list[Any]], Batch] | None = None
+    pinned: bool = False
+    buffers: Buffers = field(default_factory=Buffers)
 
     def __call__(self, samples: list[Any]) -> Envelope:
-        batch = self.function(samples)
+        lent: list[Tensor] = []
+        if self.function:
+            batch = self.function(samples)
+        elif self.pinned and get_worker_info():
+            batch = collate(samples, partial(self.buffers.stack, lent=lent))
+        else:
+            batch = collate(samples)
         if self.host_only:
             refuse_device_tensors(batch, self.name)
-        return Envelope(batch, os.getpid())
+        return Envelope(batch, os.getpid(), lent)
 
 
 def refuse_device_tensors(batch: Batch, name: str) -> None:
@@ -72,11 +90,12 @@ def refuse_device_tensors(batch: Batch, name: str) -> None:
             )
 
 
-def collate(samples: list[Any]) -> Batch:
+def collate(samples: list[Any], stack: Callable[[list[Tensor]], Tensor | None] = lambda _: None) -> Batch:
     """Stacks samples of one structure leaf by leaf, as default_collate does, but keeps None and dataclasses too.
 
     Tensors of shape [...] become [batch, ...]; numbers become tensors [batch]; strings become lists; None stays None
-    where every sample has it; containers keep their type. Errors: ValueError where the samples differ in structure.
+    where every sample has it; containers keep their type. `stack` may stack tensors in memory of its own; where it
+    gives None, default_collate does it. Errors: ValueError where the samples differ in structure.
     """
     first = samples[0]
     if any((sample is None) != (first is None) for sample in samples):
@@ -84,12 +103,14 @@ def collate(samples: list[Any]) -> Batch:
     if first is None:
         return None
     if isinstance(first, Mapping):
-        return rebuilt(first, {key: collate([sample[key] for sample in samples]) for key in first})
+        return rebuilt(first, {key: collate([sample[key] for sample in samples], stack) for key in first})
     if isinstance(first, tuple | list):
         if any(len(sample) != len(first) for sample in samples):
             lengths = sorted({len(sample) for sample in samples})
             raise ValueError(f"a batch holds sequences of {lengths} items: set data.collate for such samples.")
-        return rebuilt(first, [collate(list(column)) for column in zip(*samples, strict=True)])
+        return rebuilt(first, [collate(list(column), stack) for column in zip(*samples, strict=True)])
     if is_record(first):
-        return rebuilt(first, {name: collate([getattr(s, name) for s in samples]) for name in field_names(first)})
-    return default_collate(samples)
+        columns = {name: [getattr(sample, name) for sample in samples] for name in field_names(first)}
+        return rebuilt(first, {name: collate(column, stack) for name, column in columns.items()})
+    stacked = stack(samples) if isinstance(first, Tensor) else None
+    return default_collate(samples) if stacked is None else stacked

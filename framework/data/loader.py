@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from framework.data.collate import Collate, Envelope, collate, refuse_device_tensors
+from framework.data.collate import Collate, Envelope, refuse_device_tensors
 from framework.data.deaths import explain_deaths, explained
 from framework.data.seeding import SeededSamples, ShardedStream, generators_kept, mixed
 from framework.tree import Batch, rows
@@ -70,9 +70,10 @@ class Loader:
         self.streamed = isinstance(dataset, IterableDataset)
         self.length = _length(dataset)
         self.drops_last = settings.drop_last or self._ends_in_one_row()
-        host_only = bool(self.workers or settings.options.get("pin_memory"))
+        pinned = bool(settings.options.get("pin_memory"))
+        host_only = bool(self.workers or pinned)
         self._check(dataset, host_only)
-        self._loader = self._made(dataset, Collate(settings.name, host_only, function or collate))
+        self._loader = self._made(dataset, Collate(settings.name, host_only, function, pinned))
 
     def _check(self, dataset: Any, host_only: bool) -> None:
         at, size = self.settings, self.length

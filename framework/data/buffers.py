@@ -1,0 +1,78 @@
+"""Shared memory that a worker fills again and again, so that no batch needs pages of its own.
+
+torch gives every batch of a worker new shared memory. Its pages are made while the worker stacks, found again one by
+one while the batch is pinned, and taken away while the process that trains holds Python's lock: with 154 MB a batch it
+then stands still for tens of milliseconds. A lent buffer keeps its pages in both processes. It is filled anew only
+after its reader has said that it has copied it, so the order in which torch asks workers for batches does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import torch
+from torch import Tensor
+
+LEAST_BYTES = 2**20  # smaller batches cost too little to care
+MOST_BUFFERS = 16  # of one worker; what needs more, as batches of ever new sizes do, gets new memory
+ALIGNED = 64  # bytes; the flag behind the batch has a cache line of its own
+
+
+class Buffers:
+    """The buffers of one worker. Each is uint8 [bytes + ALIGNED]; its last byte is 1 while a reader needs it."""
+
+    def __init__(self) -> None:
+        self._all: list[Tensor] = []
+
+    def stack(self, samples: list[Tensor], lent: list[Tensor]) -> Tensor | None:
+        """`samples` of one shape [...] and dtype as [batch, ...] in a buffer that is appended to `lent`; else None."""
+        first = samples[0]
+        shape = (len(samples), *first.shape)
+        size = math.prod(shape) * first.element_size()
+        if size < LEAST_BYTES or not _alike(samples) or (buffer := self._free(size)) is None:
+            return None
+        buffer[-1] = 1
+        lent.append(buffer)
+        return torch.stack(samples, out=buffer[:size].view(first.dtype).view(shape))
+
+    def _free(self, size: int) -> Tensor | None:
+        whole = -(-size // ALIGNED) * ALIGNED + ALIGNED
+        for buffer in self._all:
+            if len(buffer) == whole and not buffer[-1]:
+                return buffer
+        if len(self._all) == MOST_BUFFERS:
+            return None
+        self._all.append(torch.zeros(whole, dtype=torch.uint8).share_memory_())
+        return self._all[-1]
+
+
+def _alike(samples: list[Tensor]) -> bool:
+    """Whether stacking in place gives what torch.stack alone would give: plain strided tensors of one kind."""
+    first = samples[0]
+    return all(
+        type(sample) is Tensor
+        and sample.layout == torch.strided
+        and sample.device.type == "cpu"
+        and sample.dtype == first.dtype
+        and sample.shape == first.shape
+        and not sample.requires_grad
+        and not sample.is_quantized
+        for sample in samples
+    )
+
+
+class Borrowed(threading.local):
+    """The reader's side. Keeps the buffers mapped: torch finds a mapping again only while something holds it.
+
+    Each thread has its own: torch's pinning thread ends with its workers, and what it holds goes with it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Tensor] = {}
+
+    def give_back(self, lent: list[Tensor]) -> None:
+        """To be called once the batch has been copied: its worker may write into `lent` from now on."""
+        for buffer in lent:
+            self._kept[buffer.data_ptr()] = buffer
+            buffer[-1] = 0
