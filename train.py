@@ -25,7 +25,6 @@ def job(raw: DictConfig) -> None:
         machine = environment.look()
         settled = rules.settle(raw, machine)
         environment.prepare(settled.config.perf.allocator, machine)
-        environment.wait_passively(settled.config.perf.pinned)
         with folder.taken(output, OmegaConf.to_yaml(raw, resolve=True)):
             from framework import build, engine  # imports torch, which reads the environment
 

@@ -158,13 +158,3 @@ def prepare(allocator: str | None, machine: Machine) -> None:
     for name in _present():
         del os.environ[name]
     os.environ.update(wanted)
-
-
-def wait_passively(pinned: bool) -> None:
-    """Lets the threads of parallel copies sleep between them, where batches are pinned: spinning, they would take cores
-    from the loader's workers and from the thread that feeds the GPU. A value that the user exported stays.
-
-    Source: OpenMP's OMP_WAIT_POLICY, read when torch is imported.
-    """
-    if pinned:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

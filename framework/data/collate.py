@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.data import default_collate, get_worker_info
 
@@ -30,15 +28,12 @@ class Envelope:
         self.batch, self.process, self.lent = batch, process, lent or []
 
     def pin_memory(self) -> Envelope:
-        """Called by torch's pinning thread, which would copy with one thread alone: large batches would wait for it."""
-        if threading.current_thread() is not threading.main_thread():  # the setting is the calling thread's own
-            torch.set_num_threads(PINNING_THREADS)
+        """A copy in page-locked memory; torch's pinning thread calls it. The buffers go back to their worker."""
         pinned = Envelope(tree_map(_pinned, self.batch, own="pin_memory"), self.process)
         _borrowed.give_back(self.lent)
         return pinned
 
 
-PINNING_THREADS = max(1, min(4, (os.cpu_count() or 1) // 4))
 _borrowed = Borrowed()
 _unpinned: set[type] = set()  # types that were noted once
 
