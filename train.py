@@ -12,6 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from framework import config, environment, folder, mistakes, rules
+from framework.study.arms import with_arms_quoted
 
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="config")
@@ -22,8 +23,7 @@ def job(raw: DictConfig) -> None:
     sys.path.insert(1, runtime.cwd)  # a user's own model or data set lies there; it must not hide our own packages
     output = Path(runtime.output_dir)
     try:
-        machine = environment.look()
-        settled = rules.settle(raw, machine)
+        settled = rules.settle(raw, machine := environment.look())
         environment.prepare(settled.config.perf.allocator, machine)
         with folder.taken(output, OmegaConf.to_yaml(raw, resolve=True)):
             from framework import build, engine  # imports torch, which reads the environment
@@ -39,6 +39,7 @@ def main() -> None:
     """Runs the job. Exit codes: 0 done, 1 crash, 2 mistake in the config, 3 switch lacking, 130 Ctrl+C, 143 SIGTERM."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come here whole; this is where they are told
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.argv[1:] = with_arms_quoted(sys.argv[1:])
     try:
         job()
     except KeyboardInterrupt:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from framework.mistakes import ConfigError, nearest
 from framework.study.model import Arm, Kind
+from framework.study.process import quoted
 
 Switches = Mapping[str, str]  # name of a switch to its value, spelled as on a command line
+_ARM = re.compile(r"(\+{0,2}study\.arms\.\w+=)\[(.*)\]", re.DOTALL)
 BASELINE, CONTROL, ALL = "baseline", "control", "all"
 
 
 def overrides(switches: Switches) -> tuple[str, ...]:
     """The command-line overrides that switch exactly these on."""
     return ("perf=baseline", *(f"perf.{name}={value}" for name, value in sorted(switches.items())))
+
+
+def on_top_of(base: Switches, arms: Sequence[Arm]) -> list[Arm]:
+    """`arms` with the switches of `base` in each of them, the baseline too; an arm's own overrides come after."""
+    own = tuple(f"perf.{name}={value}" for name, value in sorted(base.items()))
+    return [replace(arm, overrides=_groups_first((*own, *arm.overrides))) for arm in arms]
+
+
+def _groups_first(given: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(given, key=lambda one: not one.startswith("perf=")))
 
 
 def both() -> list[Arm]:
@@ -94,7 +108,37 @@ def named_arms(named: Mapping[str, Sequence[str]]) -> list[Arm]:
 
 
 def _with_group(own: Sequence[str]) -> tuple[str, ...]:
-    return tuple(own) if any(one.startswith("perf=") for one in own) else ("perf=baseline", *own)
+    return _groups_first(own if any(one.startswith("perf=") for one in own) else ("perf=baseline", *own))
+
+
+def with_arms_quoted(arguments: Sequence[str]) -> list[str]:
+    """`arguments` with `study.arms.NAME=[key=value,...]` as Hydra's grammar wants it: each override in quotes."""
+    return [
+        f"{found[1]}[{','.join(map(_in_quotes, _parts(found[2])))}]" if (found := _ARM.fullmatch(one)) else one
+        for one in arguments
+    ]
+
+
+def _in_quotes(override: str) -> str:
+    return override if override[:1] in ("'", '"') else quoted(override)
+
+
+def _parts(listed: str) -> list[str]:
+    """`listed` cut at its commas, but not at those within brackets or quotes."""
+    cut = [""]
+    depth, quote = 0, ""
+    for sign in listed:
+        if sign == "," and not depth and not quote:
+            cut.append("")
+            continue
+        cut[-1] += sign
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        else:
+            depth += (sign in "[{(") - (sign in ")}]")
+    return [part.strip() for part in cut if part.strip()]
 
 
 def control_arms(controls: int) -> list[Arm]:

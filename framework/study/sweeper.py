@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from framework.config import TECHNIQUES, Perf, StudyKind
 from framework.config import Study as StudyConfig
 from framework.mistakes import ConfigError
 from framework.rules import settle, spell
-from framework.study.arms import BASELINE, control_arms, named_arms, technique_arms
+from framework.study.arms import BASELINE, Switches, control_arms, named_arms, on_top_of, technique_arms
 from framework.study.model import Arm, Kind, StudySettings
 from framework.study.study import Study
 
@@ -56,15 +55,18 @@ class StudySweeper(Sweeper):
         return None
 
     def _arms(self, plain: StudyConfig, common: Sequence[str], values: dict[str, str]) -> list[Arm]:
+        """The arms; switches of the user that the study does not compare are in all of them."""
         if plain.kind is StudyKind.control:
-            return control_arms(plain.controls)
+            return on_top_of(values, control_arms(plain.controls))
         if plain.kind is StudyKind.arms:
-            return named_arms(plain.arms)
-        presets = {name: self._preset(name, common, values) for name in TECHNIQUES}
-        alone = technique_arms(presets, plain.techniques, [])
+            return on_top_of(values, named_arms(plain.arms))
+        compared = TECHNIQUES if plain.techniques is None else plain.techniques
+        base = {switch: value for switch, value in values.items() if switch not in compared}
+        presets = {name: self._preset(name, common, values, base) for name in TECHNIQUES if name not in base}
+        alone = on_top_of(base, technique_arms(presets, plain.techniques, []))
         lacking = self._lacking(alone, common)
-        here = [name for name in self._preset("all", common, {}) if name not in lacking]
-        arms = technique_arms(presets, plain.techniques, here)
+        here = [name for name in self._preset("all", common, {}, base) if name not in lacking]
+        arms = on_top_of(base, technique_arms(presets, plain.techniques, here))
         several = (Kind.all, Kind.without, Kind.needs)
         return [
             Arm(**(vars(arm) | {"overrides": (*arm.overrides, SKIPPING)}))
@@ -73,11 +75,11 @@ class StudySweeper(Sweeper):
             for arm in arms
         ]
 
-    def _preset(self, name: str, common: Sequence[str], values: dict[str, str]) -> dict[str, str]:
-        """The switches that `perf=name` sets, spelled; the user's own values for those that are on."""
+    def _preset(self, name: str, common: Sequence[str], values: Switches, base: Switches) -> dict[str, str]:
+        """The switches that `perf=name` sets beyond `base`, spelled; the user's own values for those that are on."""
         perf = self._of([*common, f"perf={name}"]).perf
         off = Perf()
-        changed = {f.name for f in fields(Perf) if perf[f.name] != getattr(off, f.name)} - {"if_unavailable"}
+        changed = {switch for switch in TECHNIQUES if perf[switch] != getattr(off, switch)} - base.keys()
         return {switch: values.get(switch, spell(perf[switch])) for switch in TECHNIQUES if switch in changed}
 
     def _of(self, overrides: Sequence[str]) -> DictConfig:
@@ -100,7 +102,7 @@ class StudySweeper(Sweeper):
 
 
 def _sorted_out(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The overrides common to all arms, and the user's own on-values of switches.
+    """The overrides common to all arms, and the user's own values of switches.
 
     Errors: ConfigError for what a study decides itself.
     """
@@ -109,7 +111,7 @@ def _sorted_out(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         key, _, value = argument.lstrip("+~").partition("=")
         if key.startswith("study"):
             continue
-        if key in ("perf", "name"):
+        if key in ("perf", "name", "perf.if_unavailable"):
             raise ConfigError(f"{argument}: a study decides {key} itself; leave it out.")
         if key.startswith("perf."):
             values[key.removeprefix("perf.")] = value

@@ -1,0 +1,102 @@
+"""What one command becomes: the arms of a study, composed as the sweeper composes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from framework import config
+from framework.environment import Machine
+from framework.mistakes import ConfigError
+from framework.study.arms import with_arms_quoted
+from framework.study.model import Arm
+from framework.study.sweeper import StudySweeper, _sorted_out
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+GPU = Machine((2, 11), cuda_build=True, gpus=1)
+
+
+def arms(*arguments: str, machine: Machine = GPU) -> dict[str, Arm]:
+    """The arms of the study that `python train.py ARGUMENTS` would run on `machine`."""
+    config.register()
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        own = [one for one in with_arms_quoted(arguments) if one.lstrip("+").startswith("study")]
+        sweeper = StudySweeper()
+        sweeper.composed = compose("config", own, return_hydra_config=True)
+        sweeper.loader, sweeper.machine = GlobalHydra.instance().config_loader(), machine
+        plain = OmegaConf.to_object(sweeper.composed.study)
+        assert isinstance(plain, config.Study)
+        return {arm.name: arm for arm in sweeper._arms(plain, *_sorted_out(arguments))}
+
+
+def test_a_switch_that_is_not_compared_is_in_every_arm() -> None:
+    made = arms("study=techniques", "study.techniques=[amp,channels_last]", "perf.workers=14", "perf.log_every=50")
+    for arm in made.values():
+        assert arm.overrides[:3] == ("perf=baseline", "perf.log_every=50", "perf.workers=14")
+    assert made["baseline"].overrides[3:] == ()
+    assert made["amp"].overrides[3:] == ("perf.amp=bf16",)
+    assert set(made) == {
+        *("baseline", "control", "amp", "channels_last", "all", "without_amp", "without_channels_last"),
+    }
+
+
+def test_what_a_technique_needs_is_not_brought_along_where_every_arm_has_it() -> None:
+    plain = arms("study=techniques", "study.techniques=[prefetch]")
+    assert plain["prefetch"].brings == ("pinned",)
+    assert plain["prefetch"].reference == "needs_of_prefetch"
+    fixed = arms("study=techniques", "study.techniques=[prefetch]", "perf.pinned=true")
+    assert fixed["prefetch"].brings == ()
+    assert fixed["prefetch"].reference == "baseline"
+    assert fixed["baseline"].overrides == ("perf=baseline", "perf.pinned=true")
+
+
+def test_a_switch_that_is_compared_has_the_users_value_where_it_is_on() -> None:
+    made = arms("study=techniques", "perf.workers=14")
+    assert made["baseline"].overrides == ("perf=baseline",)
+    assert "perf.workers=14" in made["workers"].overrides
+    assert "perf.workers=14" in made["all"].overrides
+    assert "perf.workers=14" not in made["without_workers"].overrides
+
+
+@pytest.mark.parametrize("kind", ["control", "arms"])
+def test_without_techniques_to_compare_every_switch_is_in_every_arm(kind: str) -> None:
+    named = ["+study.arms.best=[perf=all,perf.amp=fp32]"] if kind == "arms" else []
+    made = arms(f"study={kind}", *named, "perf.workers=2", "perf.amp=bf16")
+    assert (
+        made["control"].overrides == made["baseline"].overrides == ("perf=baseline", "perf.amp=bf16", "perf.workers=2")
+    )
+    if named:  # the arm's own word comes last, and its group does not undo what is common
+        assert made["best"].overrides == ("perf=all", "perf.amp=bf16", "perf.workers=2", "perf.amp=fp32")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("[perf.amp=bf16]", ["perf.amp=bf16"]),
+        ("[perf.amp=bf16, perf=all]", ["perf.amp=bf16", "perf=all"]),
+        ("['perf.amp=bf16',\"+a=b\"]", ["perf.amp=bf16", "+a=b"]),
+        ("[optim.optimizer.betas=[0.9,0.95],+a={b:1,c:2}]", ["optim.optimizer.betas=[0.9,0.95]", "+a={b:1,c:2}"]),
+        ("[perf.allocator='a:1,b:2',perf=all]", ["perf.allocator='a:1,b:2'", "perf=all"]),
+    ],
+)
+def test_an_arm_is_written_without_quotes(written: str, meant: list[str]) -> None:
+    (argument,) = with_arms_quoted([f"+study.arms.mine={written}"])
+    parsed = OverridesParser.create().parse_overrides([argument])[0]
+    assert parsed.get_key_element() == "+study.arms.mine"
+    assert [str(one) if isinstance(one, str) else one.text for one in parsed.value()] == meant
+
+
+def test_other_arguments_stay_as_they_are() -> None:
+    given = ["perf.amp=bf16,fp32", "study.techniques=[amp,compile]", "+study.arms={a:[b]}", "data.x=[a=b]"]
+    assert with_arms_quoted(given) == given
+
+
+@pytest.mark.parametrize("argument", ["perf=all", "name=mine", "perf.if_unavailable=skip"])
+def test_what_a_study_decides_itself_is_refused(argument: str) -> None:
+    with pytest.raises(ConfigError, match=r"a study decides .* itself"):
+        arms("study=control", argument)
