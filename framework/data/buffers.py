@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 LEAST_BYTES = 2**20  # smaller batches cost too little to care
-MOST_BUFFERS = 16  # of one worker; what needs more, as batches of ever new sizes do, gets new memory
+MOST_BUFFERS = 8  # of one worker; a batch that finds none free gets new memory
 ALIGNED = 64  # bytes; the flag behind the batch has a cache line of its own
 
 
@@ -38,11 +38,14 @@ class Buffers:
 
     def _free(self, size: int) -> Tensor | None:
         whole = -(-size // ALIGNED) * ALIGNED + ALIGNED
-        for buffer in self._all:
-            if len(buffer) == whole and not buffer[-1]:
-                return buffer
-        if len(self._all) == MOST_BUFFERS:
+        free = [buffer for buffer in self._all if not buffer[-1]]
+        fitting = [buffer for buffer in free if len(buffer) == whole]
+        if fitting:
+            return fitting[0]
+        if len(self._all) == MOST_BUFFERS and not free:
             return None
+        if len(self._all) == MOST_BUFFERS:  # sizes change: the one that is longest there gives way
+            self._all = [buffer for buffer in self._all if buffer is not free[0]]
         self._all.append(torch.zeros(whole, dtype=torch.uint8).share_memory_())
         return self._all[-1]
 
@@ -69,10 +72,13 @@ class Borrowed(threading.local):
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, Tensor] = {}
+        self._kept: dict[int, dict[int, Tensor]] = {}  # by worker, then by address; the latest last
 
-    def give_back(self, lent: list[Tensor]) -> None:
-        """To be called once the batch has been copied: its worker may write into `lent` from now on."""
+    def give_back(self, lent: list[Tensor], worker: int) -> None:
+        """To be called once the batch has been copied: `worker` may write into `lent` from now on."""
+        kept = self._kept.setdefault(worker, {})
         for buffer in lent:
-            self._kept[buffer.data_ptr()] = buffer
+            kept[buffer.data_ptr()] = kept.pop(buffer.data_ptr(), buffer)
             buffer[-1] = 0
+        for address in list(kept)[:-MOST_BUFFERS]:
+            del kept[address]

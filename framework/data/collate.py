@@ -30,7 +30,7 @@ class Envelope:
     def pin_memory(self) -> Envelope:
         """A copy in page-locked memory; torch's pinning thread calls it. The buffers go back to their worker."""
         pinned = Envelope(tree_map(_pinned, self.batch, own="pin_memory"), self.process)
-        _borrowed.give_back(self.lent)
+        _borrowed.give_back(self.lent, self.process)
         return pinned
 
 
@@ -85,7 +85,14 @@ def refuse_device_tensors(batch: Batch, name: str) -> None:
             )
 
 
-def collate(samples: list[Any], stack: Callable[[list[Tensor]], Tensor | None] = lambda _: None) -> Batch:
+Stack = Callable[[list[Tensor]], Tensor | None]
+
+
+def _nowhere(samples: list[Tensor]) -> None:
+    """No memory but torch's own."""
+
+
+def collate(samples: list[Any], stack: Stack = _nowhere) -> Batch:
     """Stacks samples of one structure leaf by leaf, as default_collate does, but keeps None and dataclasses too.
 
     Tensors of shape [...] become [batch, ...]; numbers become tensors [batch]; strings become lists; None stays None
@@ -97,6 +104,8 @@ def collate(samples: list[Any], stack: Callable[[list[Tensor]], Tensor | None] =
         raise ValueError("a batch holds None in some samples and not in others: set data.collate for such samples.")
     if first is None:
         return None
+    if not isinstance(first, Tensor) and hasattr(first, "pin_memory"):
+        stack = _nowhere  # what it will copy is its own affair, so nothing of it may lie in borrowed memory
     if isinstance(first, Mapping):
         return rebuilt(first, {key: collate([sample[key] for sample in samples], stack) for key in first})
     if isinstance(first, tuple | list):
