@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from framework.study.material import Material
+from framework.study.material import Material, unlike
 
 SCHEMA = 1
 
@@ -30,8 +29,8 @@ def document(material: Material) -> dict[str, Any]:
         {
             "schema": SCHEMA,
             "machine": {
-                "devices": _unlike(summary.get("device") for summary in summaries),
-                "versions": _unlike(summary.get("versions") for summary in summaries),
+                "devices": unlike(one for summary in summaries if (one := summary.get("device"))),
+                "versions": unlike(one for summary in summaries if (one := summary.get("versions"))),
                 "git_commits": list(material.commits),
             },
             "settings": asdict(material.settings),
@@ -46,14 +45,6 @@ def document(material: Material) -> dict[str, Any]:
 def text(found: dict[str, Any]) -> str:
     """The file, without a character that is not ASCII."""
     return json.dumps(found, indent=1, allow_nan=False) + "\n"
-
-
-def _unlike(values: Iterable[dict[str, Any] | None]) -> list[dict[str, Any]]:
-    kept: list[dict[str, Any]] = []
-    for value in values:
-        if value and value not in kept:
-            kept.append(value)
-    return kept
 
 
 def _plain(value: Any) -> Any:

@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from framework.mistakes import ConfigError
+
+LEAST_FIRST_BLOCKS = 5  # simulated: with fewer, a study that stops by its widths claims too much
+
 
 class Kind(StrEnum):
     """The part that an arm plays."""
@@ -35,7 +39,8 @@ class Verdict(StrEnum):
 class Arm:
     """One configuration. `reference` is the name of the arm that it is held against; None for the baseline.
 
-    For `without`, the reference is `all`, and the technique's worth in company is the ratio without / all.
+    For `without`, the reference has the technique: it is `all`, or `all` without those that need the technique. The
+    technique's worth in company is the ratio of the two.
     """
 
     name: str
@@ -72,6 +77,18 @@ class StudySettings:
     max_blocks: int = 20
     compile_cache: str = "cold"
     seed: int = 0
+
+
+def refuse(settings: StudySettings) -> None:
+    """Errors: ConfigError where a half width would be asked for after too few blocks.
+
+    Few blocks look narrow by chance, and most often where they also look like an effect.
+    """
+    if settings.half_width is not None and settings.blocks < LEAST_FIRST_BLOCKS:
+        raise ConfigError(
+            f"study.half_width={settings.half_width:g} needs study.blocks={LEAST_FIRST_BLOCKS} or more, not "
+            f"{settings.blocks}: fewer look narrow by chance, and what they then claim is wrong too often."
+        )
 
 
 @dataclass(frozen=True)

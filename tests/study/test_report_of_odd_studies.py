@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from framework.study.arms import technique_arms
+from framework.study.arms import named_arms, technique_arms
 from framework.study.render import report
 from tests.study import made_gpu, stories
 from tests.study.reading import Page, rendered
@@ -87,6 +87,23 @@ def test_runs_on_two_machines_are_told_of(tmp_path):
     markdown, _ = rendered(tmp_path, (arms, [*runs[:-1], replace(runs[-1], summary=other)]))
     assert "The runs were on 2 machines" in markdown
     assert "NVIDIA A100" in markdown
+
+
+def test_an_arm_on_another_device_is_no_change_of_the_machine(tmp_path):
+    arms = named_arms({"cpu": ["device=cpu"]})
+    cpu = {"type": "cpu", "name": "Intel Xeon Platinum 8480C", "cpu_cores": 16}
+    runs = [
+        replace(run, summary=run.summary | {"device": cpu}) if run.arm == "cpu" else run
+        for run in made_gpu.told(arms, 3)
+    ]
+    markdown, _ = rendered(tmp_path, (arms, runs), blocks=3)
+    assert "machines" not in markdown
+    assert "- Device: NVIDIA H200, 140 GiB, Intel Xeon Platinum 8480C, 16 cores; Intel Xeon" in markdown
+
+
+def test_a_study_that_tells_no_commit_is_not_given_that_of_the_checkout(tmp_path):
+    markdown, _ = rendered(tmp_path, stories.only_controls(noisy=False))
+    assert "- Commit: not known: the plan names none\n" in markdown
 
 
 def test_a_report_that_cannot_be_written_leaves_the_former_one(tmp_path, monkeypatch):
