@@ -13,7 +13,7 @@ from framework.study.comparisons import step_of
 from framework.study.findings import Analysis
 from framework.study.model import Arm, Kind, RunRecord, StudySettings
 from framework.study.plan import read_plan, read_runs
-from framework.study.progress import blocks_needed, lacking
+from framework.study.progress import blocks_needed, runs_left
 from framework.study.wording import NOTHING, clean, figure, shell
 
 Value = TypeVar("Value")
@@ -151,8 +151,8 @@ def cautions(material: Material) -> list[str]:
         found.append(f"The runs were on {_machines(material)} machines: what differs between them is not the arms.")
     if len(_versions(material)) > 1:
         found.append(f"The runs had {len(_versions(material))} sets of versions: the study went on after a change.")
-    if missing := _lacking(material):
-        runs = "1 run of its plan is" if missing == 1 else f"{missing} runs of its plan are"
+    if lacking := _lacking(material):
+        runs = "1 run of its plan is" if lacking == 1 else f"{lacking} runs of its plan are"
         least = "at least " if material.settings.half_width is not None else ""
         found.append(f"The study is not complete: {least}{runs} still to be done.")
     return found
@@ -161,7 +161,7 @@ def cautions(material: Material) -> list[str]:
 def _lacking(material: Material) -> int:
     """Runs of the plan that were not done; what an arm that cannot run or always failed lacks is not counted."""
     blocks = blocks_needed(material.arms, material.runs, material.settings, narrow_enough)
-    return sum(lacking(material.arms, material.runs, blocks).values())
+    return sum(runs_left(material.arms, material.runs, blocks).values())
 
 
 def commands(material: Material) -> list[str]:

@@ -21,7 +21,7 @@ def given_up(arm: str, runs: Sequence[RunRecord]) -> bool:
     return "skipped" in ends or (ends.count("failed") >= ATTEMPTS and "ok" not in ends)
 
 
-def lacking(arms: Sequence[Arm], runs: Sequence[RunRecord], blocks: int) -> dict[str, int]:
+def runs_left(arms: Sequence[Arm], runs: Sequence[RunRecord], blocks: int) -> dict[str, int]:
     """By arm, how many of its runs in the first `blocks` blocks are to be done; arms that are given up are left out."""
     ended = done(runs)
     going = [arm.name for arm in arms if not given_up(arm.name, runs)]

@@ -16,7 +16,7 @@ from framework.mistakes import ConfigError
 from framework.study.model import Arm, Kind, RunRecord, StudySettings
 from framework.study.plan import Slot, append, block_order, claim
 from framework.study.process import Job, Outcome, quoted, run_jobs, set_aside, summary_of
-from framework.study.progress import NarrowEnough, before, done, given_up, lacking, most_blocks
+from framework.study.progress import NarrowEnough, before, done, given_up, most_blocks, runs_left
 
 
 @dataclass
@@ -135,7 +135,7 @@ class Study:
         left, blocks = 0.0, max(self.settings.blocks, block + 1)
         known = [run.seconds for run in self.runs if run.seconds]
         mean = sum(known) / len(known) if known else 0.0
-        for arm, runs in lacking(self.arms, self.runs, blocks).items():
+        for arm, runs in runs_left(self.arms, self.runs, blocks).items():
             past = [run.seconds for run in self._of(arm) if run.seconds]
             left += runs * (sum(past) / len(past) if past else mean)
         return f"{'about' if blocks == most_blocks(self.settings) else 'at least'} {left / 60:.1f} min left"

@@ -332,7 +332,8 @@ def test_winners_that_no_arm_ran_together_get_no_figure():
     assert said.overrides == ("perf=baseline", "perf.amp=1", "perf.compile=1")
     assert (said.speedup, said.measured_by) == (None, None)
     assert "not measured together" in said.sentence
-    assert "study=arms measures" in said.sentence
+    assert "study=arms measures these overrides as one arm" in said.sentence
+    assert said.sentence.count("perf.amp=1") == said.sentence.count("perf=baseline") == 1
 
 
 def test_a_switch_that_did_nothing_in_all_may_be_missing_from_the_winners():

@@ -11,7 +11,7 @@ from framework.mistakes import ConfigError
 from framework.study import study
 from framework.study.material import cautions, gather
 from framework.study.model import StudySettings, refuse
-from framework.study.progress import blocks_needed, given_up, lacking
+from framework.study.progress import blocks_needed, given_up, runs_left
 from tests.study import made, stories
 
 ARMS = made.named("amp")
@@ -69,7 +69,7 @@ def test_a_study_that_was_cut_before_its_intervals_were_narrow_is_not_complete(t
 def test_an_interrupted_run_is_still_to_be_done(tmp_path):
     *runs, last = runs_of(5)
     runs.append(replace(last, status="interrupted", summary={}))
-    assert lacking(ARMS, runs, 5) == {"baseline": 0, "control": 0, "amp": 1}
+    assert runs_left(ARMS, runs, 5) == {"baseline": 0, "control": 0, "amp": 1}
     found = gather(stories.lay(tmp_path, ARMS, runs))
     assert cautions(found) == ["The study is not complete: 1 run of its plan is still to be done."]
 
@@ -80,7 +80,7 @@ def test_an_arm_that_is_given_up_lacks_nothing():
     assert given_up("amp", failed)
     assert not given_up("amp", [*failed, *runs_of(1)])
     assert given_up("amp", [replace(failed[0], status="skipped")])
-    assert "amp" not in lacking(ARMS, failed, 5)
+    assert "amp" not in runs_left(ARMS, failed, 5)
 
 
 @pytest.mark.parametrize(

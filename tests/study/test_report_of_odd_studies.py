@@ -75,20 +75,6 @@ def test_what_a_technique_needs_is_named(tmp_path):
     assert "| prefetch (with pinned, against needs_of_prefetch) |" in markdown
 
 
-def test_memory_of_the_process_stands_for_that_of_a_device(tmp_path):
-    markdown, _ = rendered(tmp_path, stories.of_the_user())
-    assert "Peak process memory" in markdown
-    assert "Peak allocated" not in markdown
-
-
-def test_runs_on_two_machines_are_told_of(tmp_path):
-    arms, runs = stories.only_controls(noisy=False)
-    other = runs[-1].summary | {"device": made_gpu.H200 | {"name": "NVIDIA A100"}}
-    markdown, _ = rendered(tmp_path, (arms, [*runs[:-1], replace(runs[-1], summary=other)]))
-    assert "The runs were on 2 machines" in markdown
-    assert "NVIDIA A100" in markdown
-
-
 def test_an_arm_on_another_device_is_no_change_of_the_machine(tmp_path):
     arms = named_arms({"cpu": ["device=cpu"]})
     cpu = {"type": "cpu", "name": "Intel Xeon Platinum 8480C", "cpu_cores": 16}
@@ -104,6 +90,20 @@ def test_an_arm_on_another_device_is_no_change_of_the_machine(tmp_path):
 def test_a_study_that_tells_no_commit_is_not_given_that_of_the_checkout(tmp_path):
     markdown, _ = rendered(tmp_path, stories.only_controls(noisy=False))
     assert "- Commit: not known: the plan names none\n" in markdown
+
+
+def test_memory_of_the_process_stands_for_that_of_a_device(tmp_path):
+    markdown, _ = rendered(tmp_path, stories.of_the_user())
+    assert "Peak process memory" in markdown
+    assert "Peak allocated" not in markdown
+
+
+def test_runs_on_two_machines_are_told_of(tmp_path):
+    arms, runs = stories.only_controls(noisy=False)
+    other = runs[-1].summary | {"device": made_gpu.H200 | {"name": "NVIDIA A100"}}
+    markdown, _ = rendered(tmp_path, (arms, [*runs[:-1], replace(runs[-1], summary=other)]))
+    assert "The runs were on 2 machines" in markdown
+    assert "NVIDIA A100" in markdown
 
 
 def test_a_report_that_cannot_be_written_leaves_the_former_one(tmp_path, monkeypatch):
