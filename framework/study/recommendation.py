@@ -9,6 +9,7 @@ from framework.study.comparisons import Runs, active
 from framework.study.findings import Numbers, Recommendation, Row, Sameness, TechniqueRow
 from framework.study.model import Arm, Interval, Kind, Verdict
 
+_MEASURE = "study=arms measures these overrides as one arm"
 _SAYS_NOTHING = (Verdict.failed, Verdict.skipped)  # as good as no row in company
 
 
@@ -60,9 +61,7 @@ def _together(found: Found, chosen: Sequence[TechniqueRow], warning: str | None)
         brings = f"alone it is {_says(alone)}; picked by these very data, so a new study may find less"
     else:
         beside = f" ({found.all.arm}, with all switches on, is {_says(found.all)})" if found.all else ""
-        brings = (
-            f"picked by these very data and not measured together, so there is no figure{beside}; {_measure(overrides)}"
-        )
+        brings = f"picked by these very data and not measured together, so there is no figure{beside}; {_MEASURE}"
     cautions = tuple(caution for row in chosen for caution in _differing(row.technique, row.numbers))
     says = f"Use {' '.join(overrides)} ({', '.join(names)} judged faster): {brings}.{_caution(cautions)}"
     return Recommendation(names, overrides, figure, arm, cautions, _warned(says, warning))
@@ -111,11 +110,6 @@ def _says(row: Row) -> str:
 
 def _times(speedup: Interval) -> str:
     return f"{speedup.estimate:.3g}x ({speedup.low:.3g} to {speedup.high:.3g})"
-
-
-def _measure(overrides: Sequence[str]) -> str:
-    listed = ",".join(one if "," not in one else f'"{one}"' for one in overrides)
-    return f"measure it with study=arms '+study.arms.chosen=[{listed}]'"
 
 
 def _caution(cautions: Sequence[str]) -> str:
