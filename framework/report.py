@@ -13,7 +13,7 @@ from framework.events import Events
 from framework.losses import Losses
 from framework.memory import Memory, host_gib
 from framework.meter import Meter, Timing
-from framework.summary import Summary, Switch, write
+from framework.summary import Summary, Switch, end, nulls, write
 from framework.update import State
 from framework.utilisation import Utilisation
 
@@ -63,8 +63,7 @@ class Report:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self.summary.status = "failed" if isinstance(error, Exception) else "interrupted"
-            self.summary.error = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
+            end(self.summary, error)
             self.summary.steps = self.sources.meter.steps
             self._counts()
         self._give_reasons()
@@ -170,8 +169,7 @@ class Report:
         }
         if timed:
             reasons["tokens_per_s"] = "the data are not text"
-        nulls = [f.name for f in fields(summary) if getattr(summary, f.name) is None and f.name != "error"]
-        summary.missing = {name: reasons[name] for name in nulls}
+        summary.missing = {name: reasons[name] for name in nulls(summary)}
 
     def _take_switches(self, look: bool) -> None:
         self.summary.switches = {name: asdict(switch) for name, switch in self.sources.switches(look).items()}

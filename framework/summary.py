@@ -6,7 +6,7 @@ import json
 import math
 import os
 import platform
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,25 @@ def write(folder: Path, summary: Summary) -> Path:
         os.fsync(file.fileno())
     part.replace(path)
     return path
+
+
+def end(summary: Summary, error: BaseException) -> None:
+    """Notes that `error` ended the run."""
+    summary.status = "failed" if isinstance(error, Exception) else "interrupted"
+    summary.error = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
+
+
+def nulls(summary: Summary) -> list[str]:
+    """The figures that need a reason in `missing`."""
+    return [f.name for f in fields(summary) if getattr(summary, f.name) is None and f.name != "error"]
+
+
+def write_unbuilt(folder: Path, name: str, config: dict[str, Any], error: BaseException) -> None:
+    """Writes the summary of a run that `error` ended while it was built."""
+    summary = Summary(name=name, config=config, versions=versions(), warmup_steps=config["meter"]["warmup_steps"])
+    end(summary, error)
+    summary.missing = dict.fromkeys(nulls(summary), "the run ended while it was built")
+    write(folder, summary)
 
 
 def _finite(value: Any) -> Any:
