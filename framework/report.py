@@ -13,6 +13,7 @@ from framework.events import Events
 from framework.losses import Losses
 from framework.memory import Memory, host_gib
 from framework.meter import Meter, Timing
+from framework.neighbours import neighbours
 from framework.summary import Summary, Switch, end, nulls, write
 from framework.update import State
 from framework.utilisation import Utilisation
@@ -51,11 +52,13 @@ class Report:
         self.folder, self.config_text, self.summary, self.sources = folder, config_text, summary, sources
         self.screen = Screen()
         self.last_step = 0
+        self.why_unseen = ""
 
     def __enter__(self) -> Report:
         self.events = Events(self.folder)
         self.events.config(self.config_text)
         self._take_switches(False)
+        self._look_around()
         self.screen.begin(self.summary, self.sources.total_steps)
         return self
 
@@ -129,6 +132,7 @@ class Report:
             self._take_timing(timing)
         summary.memory, summary.memory_by_phase = sources.memory.peaks(), sources.memory.by_phase
         summary.host_gib = host_gib()
+        self._look_around()
         self._take_switches(True)
         self._hyperparameters(step)
 
@@ -164,12 +168,18 @@ class Report:
             "flops_per_row": uncounted,
             "peak_tflops": "the device's peak is not known: set meter.peak_tflops",
             "mfu": uncounted if timed else untimed,
+            "gpu_neighbours": self.why_unseen,
             "host_gib": "the system does not tell" if completed else unfinished,
             "evaluation": "data.eval names no set" if completed else unfinished,
         }
         if timed:
             reasons["tokens_per_s"] = "the data are not text"
         summary.missing = {name: reasons[name] for name in nulls(summary)}
+
+    def _look_around(self) -> None:
+        seen, self.why_unseen = neighbours(self.sources.losses.device)
+        if seen is not None:
+            self.summary.gpu_neighbours = max(seen, self.summary.gpu_neighbours or 0)
 
     def _take_switches(self, look: bool) -> None:
         self.summary.switches = {name: asdict(switch) for name, switch in self.sources.switches(look).items()}

@@ -55,6 +55,7 @@ class Summary:
         default_factory=dict
     )  # peak_allocated_gib, peak_reserved_gib; CPU: peak_process_gib
     memory_by_phase: dict[str, float] = field(default_factory=dict)  # GiB in forward, backward, optimizer, evaluation
+    gpu_neighbours: int | None = None  # other processes seen on the GPU, the most of two looks: before and after
     host_gib: float | None = None  # proportional memory of the process and its workers, at the end
     losses: list[float | None] = field(default_factory=list)  # of each step, as far as read; null where not finite
     evaluation: dict[str, Any] | None = None  # loss, accuracy, count, step

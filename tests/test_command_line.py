@@ -398,7 +398,7 @@ def test_every_field_of_the_summary_is_there_and_every_null_has_its_reason(runs:
 
 def test_a_run_of_images_measures_all_but_tokens(runs: dict[str, Ended]) -> None:
     summary = runs["images"].summary
-    assert set(summary["missing"]) == {"loss_scale", "tokens_per_s", "peak_tflops", "mfu"}
+    assert set(summary["missing"]) == {"loss_scale", "tokens_per_s", "peak_tflops", "mfu", "gpu_neighbours"}
     assert summary["measured_steps"] == 10
     assert summary["rows"] == 24
     assert summary["evaluation"]["count"] == 5
@@ -408,7 +408,7 @@ def test_a_run_of_images_measures_all_but_tokens(runs: dict[str, Ended]) -> None
 
 def test_a_run_of_text_measures_tokens_and_mfu(runs: dict[str, Ended]) -> None:
     summary = runs["text"].summary
-    assert set(summary["missing"]) == {"loss_scale", "evaluation"}
+    assert set(summary["missing"]) == {"loss_scale", "evaluation", "gpu_neighbours"}
     assert summary["tokens"] == 8 * summary["rows"] == 8 * 4 * 12
     assert summary["tokens_per_s"] == pytest.approx(8 * summary["samples_per_s"])
     assert 0 < summary["mfu"] < 1
