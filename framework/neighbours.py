@@ -25,8 +25,8 @@ def listed_besides_this(gpu: str) -> tuple[int | None, str]:
     command = ["nvidia-smi", f"--id={gpu}", "--query-compute-apps=pid", "--format=csv,noheader"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=True)
-    except FileNotFoundError:
-        return None, "there is no nvidia-smi to ask which processes use the GPU"
+    except OSError as error:
+        return None, f"nvidia-smi could not be started: {error.strerror}"
     except subprocess.TimeoutExpired:
         return None, f"nvidia-smi did not answer within {LONGEST_S:g} s"
     except subprocess.CalledProcessError as error:

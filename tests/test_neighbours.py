@@ -37,7 +37,7 @@ def test_all_but_this_process_are_counted(stand_in: Path, pids: list[str], other
         ("exit 0", "shows no processes here, not even this one"),
         ("echo No devices were found; exit 6", "nvidia-smi failed: No devices were found"),
         ("while :; do :; done", "did not answer within 0.2 s"),
-        (None, "there is no nvidia-smi"),
+        (None, "nvidia-smi could not be started: No such file"),
     ],
 )
 def test_what_is_not_known_has_its_reason(
@@ -49,6 +49,11 @@ def test_what_is_not_known_has_its_reason(
     seen, reason = listed_besides_this("GPU-1-2")
     assert seen is None
     assert why in reason
+
+
+def test_a_program_that_may_not_be_started_stops_no_run(stand_in: Path) -> None:
+    stand_in.write_text("", encoding="utf-8")
+    assert listed_besides_this("GPU-1-2") == (None, "nvidia-smi could not be started: Permission denied")
 
 
 def test_a_run_on_the_cpu_has_none_and_asks_nobody(stand_in: Path) -> None:
