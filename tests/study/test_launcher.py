@@ -318,11 +318,8 @@ class Told:
     own: str
 
 
-@pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Told]:
-    """What five jobs on two GPUs tell; the program that they run is a stand-in."""
-    (tmp_path / "stand_in.py").write_text(STAND_IN, encoding="utf-8")
-    monkeypatch.setattr(process, "FRONT_DOOR", tmp_path / "stand_in.py")
+def run_five_on_two_gpus(tmp_path: Path) -> list[Told]:
+    """What the jobs tell."""
     outcomes: dict[int, Outcome] = {}
     jobs = [(n, Job((), tmp_path / str(n), {"GEARSHIFT_TEST": str(n)})) for n in range(5)]
     run_jobs(jobs, [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}], outcomes.__setitem__)
@@ -335,7 +332,10 @@ def overlaps(jobs: Iterable[Told]) -> bool:
     return any(one.over > other.began for one, other in pairwise(ordered))
 
 
-def test_F01_each_job_has_its_environment_and_a_gpu_to_itself(told: list[Told]) -> None:
+def test_F01_each_job_has_its_environment_and_a_gpu_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stand_in.py").write_text(STAND_IN, encoding="utf-8")
+    monkeypatch.setattr(process, "FRONT_DOOR", tmp_path / "stand_in.py")
+    told = run_five_on_two_gpus(tmp_path)
     assert [one.own for one in told] == ["0", "1", "2", "3", "4"]
     assert "GEARSHIFT_TEST" not in os.environ
     assert {one.gpu for one in told} == {"0", "1"}
