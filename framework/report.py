@@ -13,7 +13,8 @@ from framework.events import Events
 from framework.losses import Losses
 from framework.memory import Memory, host_gib
 from framework.meter import Meter, Timing
-from framework.summary import Summary, Switch, write
+from framework.neighbours import neighbours
+from framework.summary import Summary, Switch, end, nulls, write
 from framework.update import State
 from framework.utilisation import Utilisation
 
@@ -51,11 +52,13 @@ class Report:
         self.folder, self.config_text, self.summary, self.sources = folder, config_text, summary, sources
         self.screen = Screen()
         self.last_step = 0
+        self.why_unseen = ""
 
     def __enter__(self) -> Report:
         self.events = Events(self.folder)
         self.events.config(self.config_text)
         self._take_switches(False)
+        self._look_around()
         self.screen.begin(self.summary, self.sources.total_steps)
         return self
 
@@ -63,8 +66,7 @@ class Report:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self.summary.status = "failed" if isinstance(error, Exception) else "interrupted"
-            self.summary.error = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
+            end(self.summary, error)
             self.summary.steps = self.sources.meter.steps
             self._counts()
         self._give_reasons()
@@ -130,6 +132,7 @@ class Report:
             self._take_timing(timing)
         summary.memory, summary.memory_by_phase = sources.memory.peaks(), sources.memory.by_phase
         summary.host_gib = host_gib()
+        self._look_around()
         self._take_switches(True)
         self._hyperparameters(step)
 
@@ -165,13 +168,18 @@ class Report:
             "flops_per_row": uncounted,
             "peak_tflops": "the device's peak is not known: set meter.peak_tflops",
             "mfu": uncounted if timed else untimed,
+            "gpu_neighbours": self.why_unseen,
             "host_gib": "the system does not tell" if completed else unfinished,
             "evaluation": "data.eval names no set" if completed else unfinished,
         }
         if timed:
             reasons["tokens_per_s"] = "the data are not text"
-        nulls = [f.name for f in fields(summary) if getattr(summary, f.name) is None and f.name != "error"]
-        summary.missing = {name: reasons[name] for name in nulls}
+        summary.missing = {name: reasons[name] for name in nulls(summary)}
+
+    def _look_around(self) -> None:
+        seen, self.why_unseen = neighbours(self.sources.losses.device)
+        if seen is not None:
+            self.summary.gpu_neighbours = max(seen, self.summary.gpu_neighbours or 0)
 
     def _take_switches(self, look: bool) -> None:
         self.summary.switches = {name: asdict(switch) for name, switch in self.sources.switches(look).items()}

@@ -12,6 +12,7 @@ import numpy as np
 
 from framework.study.model import Arm, Kind, RunRecord, Verdict
 from framework.study.statistics import Array
+from framework.study.wording import evidence
 
 SINGLE, POOLED, INTERACTION = 7, 4, 3  # parts of what may go wrong; why: see `weight`
 Standing = tuple[Verdict, str] | None  # None: the figures decide
@@ -142,8 +143,9 @@ def _of_switch(comparison: Comparison, switch: str, runs: Runs) -> Standing:
             return Verdict.skipped, str(row["left_out"])
     silent = [row for row in rows if row.get("active") is not True]
     if silent:
-        seen = silent[0].get("evidence") or "nothing was seen"
-        return Verdict.not_active, f"no sign of it in {len(silent)} of {len(rows)} runs: {seen}"
+        seen = evidence(silent[0].get("evidence") or {})
+        instead = f"what was seen is {seen}" if seen else "nothing was seen"
+        return Verdict.not_active, f"no sign of it in {len(silent)} of {len(rows)} runs; {instead}"
     if any(switches.get(switch, {}).get("on") for switches in runs.switches(comparison.slow[0])):
         return Verdict.not_active, f"it was on in {comparison.slow[0]} too"
     return None

@@ -151,6 +151,9 @@ def cautions(material: Material) -> list[str]:
         found.append(f"The runs were on {_machines(material)} machines: what differs between them is not the arms.")
     if len(_versions(material)) > 1:
         found.append(f"The runs had {len(_versions(material))} sets of versions: the study went on after a change.")
+    if shared := sum(bool(run.summary.get("gpu_neighbours")) for run in material.runs):
+        runs = "1 run" if shared == 1 else f"{shared} runs"
+        found.append(f"Other processes were on the GPU in {runs}: they may have taken time from any arm.")
     if lacking := _lacking(material):
         runs = "1 run of its plan is" if lacking == 1 else f"{lacking} runs of its plan are"
         least = "at least " if material.settings.half_width is not None else ""

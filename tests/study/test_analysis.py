@@ -198,7 +198,7 @@ def test_some_failing_runs_are_told():
     assert row.reason == "1 of 14 runs do not count: amp: ValueError: no"
 
 
-def test_h02_a_run_with_too_few_steps_is_failed_with_the_reason_of_its_summary():
+def test_H02_a_run_with_too_few_steps_is_failed_with_the_reason_of_its_summary():
     arms, amp, runs = without_runs_of("amp")
     why = "not enough steps: 3, of which 3 are warm-up"
     runs += [made.run(amp, block, None, missing={"step_ms": why}) for block in range(5)]
@@ -225,6 +225,20 @@ def test_a_switch_that_was_left_out_is_skipped():
     assert row.company.reason == "no bf16 here"
 
 
+def test_a_switch_of_which_nothing_was_seen_is_not_active():
+    arms = {arm.name: arm for arm in made.arms(FEW)}
+    found = whole({}, told={"amp": altered(arms["amp"], "amp", active=None, evidence={})})
+    assert found.techniques[0].alone.reason == "no sign of it in 5 of 5 runs; nothing was seen"
+
+
+def test_H04_twice_the_rows_in_the_same_time_is_twice_as_fast():
+    arms = made.named("big")
+    told = {"big": {"rows": 1280, "samples_per_s": 128e2}}
+    row = analyse(arms, made.study(arms, made.times(arms, 3, {}, 0.001), told), SETTINGS).named[0]
+    assert row.figures.samples_per_s == pytest.approx(128e2)
+    assert row.speedup.estimate == pytest.approx(2.0, abs=0.02)
+
+
 @pytest.mark.parametrize("active", [False, None])
 def test_a_switch_without_evidence_is_not_active_whatever_the_time(active):
     arms = {arm.name: arm for arm in made.arms(FEW)}
@@ -232,7 +246,7 @@ def test_a_switch_without_evidence_is_not_active_whatever_the_time(active):
     found = whole({"amp": 1.5}, told=told)
     row = found.techniques[0]
     assert row.alone.verdict is row.company.verdict is Verdict.not_active
-    assert row.alone.reason == "no sign of it in 5 of 5 runs: {'dtype': 'fp32'}"
+    assert row.alone.reason == "no sign of it in 5 of 5 runs; what was seen is dtype fp32"
     assert row.alone.speedup is None
     assert "amp" not in found.recommendation.techniques
     assert "no sign of amp" in found.all.reason
@@ -289,7 +303,7 @@ def test_more_arms_make_it_harder_to_accuse_one_of_changing_the_loss(names, verd
     assert analyse(arms, runs, SETTINGS).named[0].numbers.verdict is verdict
 
 
-def test_memory_is_the_median_with_its_change():
+def test_H03_memory_is_the_median_with_its_change():
     told = {name: {"memory": {"peak_allocated_gib": gib}} for name, gib in {"amp": 1.5, "all": 1.0}.items()}
     told |= {name: {"memory": {"peak_allocated_gib": 2.5}} for name in ("baseline", "control", "without_amp")}
     row = whole({}, told=told).techniques[0]
@@ -298,7 +312,7 @@ def test_memory_is_the_median_with_its_change():
     assert row.company.figures.memory["peak_allocated_gib"].change_gib == -1.5
 
 
-def test_steps_of_another_size_are_told():
+def test_H04_steps_of_another_size_are_told():
     arms = made.named("big")
     found = analyse(arms, made.study(arms, made.times(arms, 3, {}, 0.001), {"big": {"rows": 1280}}), SETTINGS)
     assert "its steps have 128 rows against 64" in found.named[0].reason
