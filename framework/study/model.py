@@ -80,15 +80,29 @@ class StudySettings:
 
 
 def refuse(settings: StudySettings) -> None:
-    """Errors: ConfigError where a half width would be asked for after too few blocks.
+    """Errors: ConfigError where nothing could be concluded in the end, or where a half width comes too early.
 
     Few blocks look narrow by chance, and most often where they also look like an effect.
     """
-    if settings.half_width is not None and settings.blocks < LEAST_FIRST_BLOCKS:
-        raise ConfigError(
-            f"study.half_width={settings.half_width:g} needs study.blocks={LEAST_FIRST_BLOCKS} or more, not "
-            f"{settings.blocks}: fewer look narrow by chance, and what they then claim is wrong too often."
-        )
+    blocks, most, width = settings.blocks, settings.max_blocks, settings.half_width
+    faults = [
+        (blocks < 1, f"blocks={blocks} is too small: use 2 or more, since a single one shows no noise"),
+        (not 0 < settings.confidence < 1, f"confidence={settings.confidence:g} must lie between 0 and 1, such as 0.95"),
+        (
+            not 0 <= settings.smallest_effect < 1,
+            f"smallest_effect={settings.smallest_effect:g} must lie from 0 to below 1, such as 0.01 for 1 %",
+        ),
+    ]
+    if width is not None:
+        early = f"half_width={width:g} needs study.blocks={LEAST_FIRST_BLOCKS} or more, not {blocks}"
+        faults += [
+            (not width > 0, f"half_width={width:g} must be above 0, such as 0.01"),
+            (blocks < LEAST_FIRST_BLOCKS, f"{early}: fewer look narrow by chance, and then claim too much"),
+            (most < blocks, f"max_blocks={most} is less than study.blocks={blocks}: raise it"),
+        ]
+    for broken, says in faults:
+        if broken:
+            raise ConfigError(f"study.{says}.")
 
 
 @dataclass(frozen=True)

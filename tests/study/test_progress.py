@@ -109,3 +109,19 @@ def test_a_half_width_needs_five_blocks_to_begin_with():
         refuse(fine)
     with pytest.raises(ConfigError, match=r"study\.half_width=0\.05 needs study\.blocks=5 or more, not 4: "):
         refuse(replace(SETTINGS, blocks=4))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"blocks": 0}, r"study\.blocks=0 is too small"),
+        ({"confidence": 95.0}, r"study\.confidence=95 must lie between 0 and 1"),
+        ({"confidence": 1.0}, r"study\.confidence=1 must lie"),
+        ({"smallest_effect": -2.0}, r"study\.smallest_effect=-2 must lie from 0"),
+        ({"half_width": 0.0}, r"study\.half_width=0 must be above 0"),
+        ({"half_width": 0.1, "max_blocks": 4}, r"study\.max_blocks=4 is less than study\.blocks=5"),
+    ],
+)
+def test_what_could_show_nothing_is_refused_before_it_runs(change, says):
+    with pytest.raises(ConfigError, match=says):
+        refuse(replace(StudySettings(), **change))
