@@ -1,4 +1,4 @@
-"""The launcher `isolated`: every job of a sweep in a process of its own."""
+"""Sweeps: every job in a process of its own, here or through a launcher of Hydra's; then a table of all jobs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.utils import JobReturn, JobStatus, filter_overrides
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
@@ -13,17 +14,14 @@ from omegaconf import DictConfig
 
 from framework import environment
 from framework.mistakes import ConfigError
-from framework.study.process import Job, Outcome, finished, run_jobs, set_aside, summary_of
+from framework.study.carrier import Carrier
+from framework.study.process import Ended, Job, Outcome, Runner, finished, run_jobs, set_aside, summary_of
 
 PARENTS_OWN = ("hydra.sweep.", "hydra.launcher", "hydra.sweeper", "hydra/launcher", "hydra/sweeper", "hydra.mode")
 
 
 class IsolatedLauncher(Launcher):
-    """Runs jobs one after another, or one on each of `gpus`. Source: Hydra's launcher interface.
-
-    Each job has a folder with its number, its log and its overrides. A job that fails does not stop the others; one
-    that the same sweep finished before, in the same folder, is not run again.
-    """
+    """Runs jobs one after another, or one on each of `gpus`. Source: Hydra's launcher interface."""
 
     def __init__(self, gpus: Sequence[int] | None = None, time_limit_s: float | None = None) -> None:
         self.gpus, self.time_limit_s = gpus, time_limit_s
@@ -34,30 +32,73 @@ class IsolatedLauncher(Launcher):
         self.config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Runs the jobs. Exits with 1 where one failed, with 130 on Ctrl+C; both after the table of all jobs."""
-        jobs = [self._job(list(overrides), initial_job_idx + n) for n, overrides in enumerate(job_overrides)]
-        outcomes: dict[int, Outcome | None] = dict.fromkeys(number for number, _ in jobs)
-        for number, job in jobs:
-            if finished(job):
-                outcomes[number] = Outcome("ok", "finished before", 0.0, 0.0)
-        waiting = [(number, job) for number, job in jobs if outcomes[number] is None]
-        for _, job in waiting:
-            _clear(job)
-        slots = [{"CUDA_VISIBLE_DEVICES": str(gpu)} for gpu in self.gpus] if self.gpus else [{}]
-        try:
-            run_jobs(waiting, slots, outcomes.__setitem__)
-        except KeyboardInterrupt:
-            _print(jobs, outcomes)
-            sys.exit(130)
-        _print(jobs, outcomes)
-        if any(outcome is None or outcome.status in ("failed", "interrupted") for outcome in outcomes.values()):
-            sys.exit(1)
-        return [_returned(job) for _, job in jobs]
+        """Hydra's call. What it does is told at `_through`."""
+        jobs = _numbered(self.config, job_overrides, initial_job_idx, self.time_limit_s)
+        return _through(self._run, jobs)
 
-    def _job(self, overrides: list[str], number: int) -> tuple[int, Job]:
-        own = [o for o in self.config.hydra.overrides.hydra if not o.lstrip("+~").startswith(PARENTS_OWN)]
-        folder = Path(self.config.hydra.runtime.cwd) / self.config.hydra.sweep.dir / str(number)
-        return number, Job((*filter_overrides(overrides), *own), folder, {}, self.time_limit_s)
+    def _run(self, jobs: Sequence[tuple[int, Job]], ended: Ended) -> None:
+        slots = [{"CUDA_VISIBLE_DEVICES": str(gpu)} for gpu in self.gpus] if self.gpus else [{}]
+        run_jobs(jobs, slots, ended)
+
+
+class CarriedLauncher(Launcher):
+    """Stands before a launcher that is not ours, such as submitit's, which carries the jobs as `Carrier` tells."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Takes what Hydra gives to a launcher."""
+        self.context, self.config = hydra_context, config
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Hydra's call. What it does is told at `_through`."""
+        jobs = _numbered(self.config, job_overrides, initial_job_idx, None)
+        return _through(Carrier(self.context, self.config).run, jobs)
+
+
+class JobSweeper(BasicSweeper):
+    """Hydra's own sweeper, except that each job is an interpreter of its own whatever the launcher."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Hydra's call before `sweep`."""
+        super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        if not isinstance(self.launcher, IsolatedLauncher):
+            self.launcher = CarriedLauncher()
+            self.launcher.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+
+
+def _numbered(
+    config: DictConfig, job_overrides: Sequence[Sequence[str]], first: int, time_limit_s: float | None
+) -> list[tuple[int, Job]]:
+    """The jobs with their numbers, each in a folder of that name."""
+    own = [o for o in config.hydra.overrides.hydra if not o.lstrip("+~").startswith(PARENTS_OWN)]
+    folder = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
+    return [
+        (number, Job((*filter_overrides(overrides), *own), folder / str(number), {}, time_limit_s))
+        for number, overrides in enumerate(job_overrides, first)
+    ]
+
+
+def _through(run: Runner, jobs: Sequence[tuple[int, Job]]) -> Sequence[JobReturn]:
+    """Runs the jobs. Exits with 1 where one failed, with 130 on Ctrl+C; both after the table of all jobs.
+
+    Each job has a folder with its number, its log and its overrides. A job that fails does not stop the others; one
+    that the same sweep finished before, in the same folder, is not run again.
+    """
+    outcomes: dict[int, Outcome | None] = dict.fromkeys(number for number, _ in jobs)
+    for number, job in jobs:
+        if finished(job):
+            outcomes[number] = Outcome("ok", "finished before", 0.0, 0.0)
+    waiting = [(number, job) for number, job in jobs if outcomes[number] is None]
+    for _, job in waiting:
+        _clear(job)
+    try:
+        run(waiting, outcomes.__setitem__)
+    except KeyboardInterrupt:
+        _print(jobs, outcomes)
+        sys.exit(130)
+    _print(jobs, outcomes)
+    if any(outcome is None or outcome.status in ("failed", "interrupted") for outcome in outcomes.values()):
+        sys.exit(1)
+    return [_returned(job) for _, job in jobs]
 
 
 def _clear(job: Job) -> None:

@@ -44,6 +44,10 @@ class Outcome:
     seconds: float
 
 
+Ended = Callable[[int, Outcome], None]  # is told of each numbered job
+Runner = Callable[[Sequence[tuple[int, Job]], Ended], None]  # runs numbered jobs: `one_by_one`, or a carrier's `run`
+
+
 @dataclass
 class _Running:
     job: Job
@@ -54,17 +58,28 @@ class _Running:
     slot: int
 
 
+def one_by_one(jobs: Sequence[tuple[int, Job]], ended: Ended) -> None:
+    """Runs numbered jobs on this machine, one at a time, and tells `ended` of each."""
+    run_jobs(jobs, [{}], ended)
+
+
 def run_jobs(
-    jobs: Sequence[tuple[int, Job]], slots: Sequence[dict[str, str]], ended: Callable[[int, Outcome], None]
+    jobs: Sequence[tuple[int, Job]],
+    slots: Sequence[dict[str, str]],
+    ended: Ended,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> None:
     """Runs numbered jobs in order, one at a time in each slot, and tells `ended` of each.
 
     A slot is the environment that its jobs get, such as the GPU they may see. On Ctrl+C, or any other exception, the
-    running jobs are interrupted and told of, the rest do not start, and the exception goes on.
+    running jobs are interrupted and told of, the rest do not start, and the exception goes on. `stopped` is asked again
+    and again; once it says yes, that is as good as Ctrl+C.
     """
     waiting, running = list(jobs), list[_Running]()
     try:
         while waiting or running:
+            if stopped():
+                raise KeyboardInterrupt
             free = set(range(len(slots))) - {one.slot for one in running}
             while waiting and free:
                 number, job = waiting.pop(0)

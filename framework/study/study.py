@@ -8,20 +8,24 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from framework.mistakes import ConfigError
 from framework.study.model import Arm, Kind, RunRecord, StudySettings
 from framework.study.plan import Slot, append, block_order, claim
-from framework.study.process import Job, Outcome, quoted, run_jobs, set_aside, summary_of
+from framework.study.process import Job, Outcome, Runner, quoted, set_aside, summary_of
 from framework.study.progress import NarrowEnough, before, done, given_up, most_blocks, runs_left
 
 
 @dataclass
 class Study:
-    """One study in `folder`. `overrides` are common to all arms; `lacking` says why an arm cannot run here."""
+    """One study in `folder`. `overrides` are common to all arms; `lacking` says why an arm cannot run.
+
+    `run_jobs` runs the processes of a block, which are handed over in the order drawn for it;
+    `alone` keeps other studies away meanwhile, where they would be disturbed.
+    """
 
     folder: Path
     arms: list[Arm]
@@ -31,6 +35,8 @@ class Study:
     time_limit_s: float | None
     lacking: dict[str, str]
     say: Callable[[str], None]
+    run_jobs: Runner
+    alone: Callable[[], AbstractContextManager[None]]
     runs: list[RunRecord] = field(default_factory=list)
 
     def run(self, narrow_enough: NarrowEnough) -> None:
@@ -43,7 +49,7 @@ class Study:
         for arm in self.arms:
             if arm.name in self.lacking and not self._of(arm.name):
                 self._keep(RunRecord(arm.name, 0, -1, "skipped", self.lacking[arm.name], 0.0, 0.0, self.first_seed))
-        with _alone_on_the_machine():
+        with self.alone():
             if self.settings.compile_cache == "warm":
                 self._prime()
             for block in range(most_blocks(self.settings)):
@@ -74,15 +80,23 @@ class Study:
 
     def _block(self, block: int) -> None:
         ended = done(self.runs)
-        slots = block_order(self.arms, block, self.settings.seed)
-        for slot in slots:
-            if (slot.arm.name, block) not in ended and not given_up(slot.arm.name, self.runs):
-                self._one(slot)
+        slots = {
+            slot.position: slot
+            for slot in block_order(self.arms, block, self.settings.seed)
+            if (slot.arm.name, block) not in ended and not given_up(slot.arm.name, self.runs)
+        }
+        jobs = {position: self._run_of(slot) for position, slot in slots.items()}
+        for job in jobs.values():
+            set_aside(job.folder)
+        self.run_jobs(list(jobs.items()), lambda n, outcome: self._ended(slots[n], jobs[n], outcome))
 
-    def _one(self, slot: Slot) -> None:
-        job = self._job(slot.arm, self.folder / "runs" / f"{slot.position:04d}", self.first_seed + slot.block)
-        set_aside(job.folder)
-        outcome = self._process(job)
+    def _run_of(self, slot: Slot) -> Job:
+        return self._job(slot.arm, self.folder / "runs" / f"{slot.position:04d}", self.first_seed + slot.block)
+
+    def _ended(self, slot: Slot, job: Job, outcome: Outcome) -> None:
+        self._tidy(job)
+        if outcome.status == "interrupted" and outcome.reason is None:
+            return  # the study itself is interrupted, and will do this run again
         summary = summary_of(job.folder)
         self._keep(
             RunRecord(
@@ -103,12 +117,9 @@ class Study:
         if slot.arm.kind is Kind.baseline and given_up(slot.arm.name, self.runs):
             raise ConfigError(f"the baseline fails, so there is nothing to compare with: {outcome.reason}")
 
-    def _process(self, job: Job) -> Outcome:
-        outcomes: list[Outcome] = []
-        run_jobs([(0, job)], [{}], lambda _, outcome: outcomes.append(outcome))
+    def _tidy(self, job: Job) -> None:
         if self.settings.compile_cache == "cold":
             shutil.rmtree(job.folder / "compile_cache", ignore_errors=True)
-        return outcomes[0]
 
     def _job(self, arm: Arm, folder: Path, seed: int) -> Job:
         cache = (folder if self.settings.compile_cache == "cold" else self.folder) / "compile_cache"
@@ -123,7 +134,7 @@ class Study:
             compiles = any(one.startswith("perf.compile=") for one in arm.overrides)
             if compiles and arm.name not in self.lacking and summary_of(folder).get("status") != "completed":
                 set_aside(folder)
-                self._process(self._job(arm, folder, self.first_seed))
+                self.run_jobs([(0, self._job(arm, folder, self.first_seed))], lambda *_: None)
                 self.say(f"primed the compile cache with {arm.name}")
 
     def _keep(self, run: RunRecord) -> None:
@@ -142,7 +153,7 @@ class Study:
 
 
 @contextmanager
-def _alone_on_the_machine() -> Iterator[None]:
+def alone_on_the_machine() -> Iterator[None]:
     """Holds a lock that no second study gets: two at once would measure each other."""
     path = Path(tempfile.gettempdir()) / f"gearshift-study-{os.getuid()}.lock"
     with path.open("w", encoding="utf-8") as file:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,10 @@ from framework.config import Study as StudyConfig
 from framework.mistakes import ConfigError
 from framework.rules import settle, spell
 from framework.study.arms import BASELINE, Switches, control_arms, named_arms, on_top_of, technique_arms
+from framework.study.carrier import Carrier
 from framework.study.model import Arm, Kind, StudySettings
-from framework.study.study import Study
+from framework.study.process import one_by_one
+from framework.study.study import Study, alone_on_the_machine
 
 SKIPPING = "perf.if_unavailable=skip"  # arms of several techniques go on with those that the machine has
 
@@ -29,7 +33,13 @@ class StudySweeper(Sweeper):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Hydra's call before `sweep`."""
         self.loader, self.composed = hydra_context.config_loader, config
-        self.machine = environment.look()
+        self.machine, self.run_jobs = environment.look(), one_by_one
+        self.alone: Callable[[], AbstractContextManager[None]] = alone_on_the_machine
+        if not str(config.hydra.launcher["_target_"]).endswith(".IsolatedLauncher"):
+            carrier = Carrier(hydra_context, config)
+            self.run_jobs = carrier.run
+            if carrier.elsewhere:  # where there are GPUs; a job that lacks one says so itself
+                self.machine, self.alone = replace(self.machine, cuda_build=True, gpus=1), nullcontext
 
     def sweep(self, arguments: list[str]) -> Any:
         """Runs the study and reports. Exits with 130 on Ctrl+C; the same command in the same folder goes on."""
@@ -41,7 +51,16 @@ class StudySweeper(Sweeper):
         lacking |= _idle(arms, lacking)
         folder = Path(self.composed.hydra.runtime.cwd) / self.composed.hydra.sweep.dir
         study = Study(
-            folder, arms, _settings(plain), tuple(common), self.composed.seed, plain.time_limit_s, lacking, _say
+            folder,
+            arms,
+            _settings(plain),
+            tuple(common),
+            self.composed.seed,
+            plain.time_limit_s,
+            lacking,
+            _say,
+            self.run_jobs,
+            self.alone,
         )
         from framework.study.analysis import narrow_enough  # scipy is slow to import: not before it is needed
         from framework.study.render import report

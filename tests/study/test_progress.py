@@ -11,6 +11,7 @@ from framework.mistakes import ConfigError
 from framework.study import study
 from framework.study.material import cautions, gather
 from framework.study.model import StudySettings, refuse
+from framework.study.process import one_by_one
 from framework.study.progress import blocks_needed, given_up, runs_left
 from tests.study import made, stories
 
@@ -30,11 +31,12 @@ def narrow_from(least):
 
 
 def a_study(folder, settings=SETTINGS, runs=()):
-    return study.Study(folder, ARMS, settings, COMMON, 0, None, {}, lambda line: None, list(runs))
+    return study.Study(
+        folder, ARMS, settings, COMMON, 0, None, {}, lambda line: None, one_by_one, nullcontext, list(runs)
+    )
 
 
-def test_whether_a_block_is_needed_is_judged_by_the_blocks_before_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_alone_on_the_machine", nullcontext)
+def test_whether_a_block_is_needed_is_judged_by_the_blocks_before_it(tmp_path):
     runs, seen = runs_of(8)[:-2], []  # interrupted within its eighth block
     stories.lay(tmp_path, ARMS, runs, **WIDTH)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from framework.study import process
 from framework.study.analysis import narrow_enough
 from framework.study.arms import named_arms
 from framework.study.model import StudySettings
+from framework.study.process import one_by_one
 from framework.study.progress import ATTEMPTS
 from framework.study.study import Study
 
@@ -38,7 +40,7 @@ def _stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def study(folder: Path, arms: dict[str, list[str]], **settings: float) -> tuple[Study, list[str]]:
     said: list[str] = []
     made = StudySettings(**settings)
-    return Study(folder / "study", named_arms(arms), made, (), 1, None, {}, said.append), said
+    return Study(folder / "study", named_arms(arms), made, (), 1, None, {}, said.append, one_by_one, nullcontext), said
 
 
 def test_J01_an_arm_out_of_memory_is_given_up_and_the_others_go_on(tmp_path: Path) -> None:
