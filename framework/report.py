@@ -15,7 +15,7 @@ from framework.memory import Memory, host_gib
 from framework.meter import Meter, Timing
 from framework.summary import Summary, Switch, write
 from framework.update import State
-from framework.utilisation import Utilisation
+from framework.utilisation import UNKNOWN_PEAK, Utilisation
 
 
 class Evaluated(Protocol):
@@ -62,17 +62,20 @@ class Report:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self.summary.status = "failed" if isinstance(error, Exception) else "interrupted"
-            self.summary.error = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
-            self.summary.steps = self.sources.meter.steps
-            self._counts()
-        self._give_reasons()
         try:
+            if error is not None:
+                self._take_error(error)
+            self._give_reasons()
             self.events.close()
         finally:
             write(self.folder, self.summary)
             self.screen.end(self.summary, str(self.folder))
+
+    def _take_error(self, error: BaseException) -> None:
+        self.summary.status = "failed" if isinstance(error, Exception) else "interrupted"
+        self.summary.error = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
+        self.summary.steps = self.sources.meter.steps
+        self._counts()
 
     def log(self, step: int) -> None:
         """A log point: reads the losses from the device and writes the figures since the last one."""
@@ -80,11 +83,11 @@ class Report:
         timing = self.sources.meter.recent()
         self.last_step = step
         mean = sum(losses) / len(losses)
-        state, scaler = self.sources.state, self.sources.state.scaler
-        figures = {"train/loss": mean, "train/lr": state.lr, **self._timing(timing)}
+        state = self.sources.state
+        figures = {"train/loss": mean, "train/lr": state.lr_used, **self._timing(timing)}
         figures |= {f"memory/{name}": value for name, value in self.sources.memory.peaks().items()}
-        if scaler.is_enabled():
-            figures |= {"train/skipped_steps": state.skipped, "train/loss_scale": scaler.get_scale()}
+        if state.scaler.is_enabled():
+            figures |= {"train/skipped_steps": state.skipped, "train/loss_scale": state.read_scale()}
         self.events.scalars(figures, step)
         self.screen.update(step, mean, timing.step_ms if timing else None)
 
@@ -103,21 +106,25 @@ class Report:
         return figures if mfu is None else figures | {"throughput/mfu": mfu}
 
     def evaluated(self, step: int, evaluation: Evaluated | None) -> None:
-        """Writes held-out figures."""
+        """Writes held-out figures. What that costs is in no step."""
         if evaluation is None:
             return
-        figures = {"eval/loss": evaluation.loss}
-        if evaluation.accuracy is not None:
-            figures["eval/accuracy"] = evaluation.accuracy
-        if (held := host_gib()) is not None:
-            figures["memory/host_gib"] = held
-        self.events.scalars(figures, step)
+        with self.sources.meter.paused():
+            self._write_evaluation(step, evaluation)
         self.summary.evaluation = {
             "loss": evaluation.loss,
             "accuracy": evaluation.accuracy,
             "count": evaluation.count,
             "step": step,
         }
+
+    def _write_evaluation(self, step: int, evaluation: Evaluated) -> None:
+        figures = {"eval/loss": evaluation.loss}
+        if evaluation.accuracy is not None:
+            figures["eval/accuracy"] = evaluation.accuracy
+        if (held := host_gib()) is not None:
+            figures["memory/host_gib"] = held
+        self.events.scalars(figures, step)
 
     def finish(self, step: int) -> None:
         """Ends a run that went well: the last figures, the evidence, and hyperparameters with final metrics."""
@@ -134,9 +141,10 @@ class Report:
         self._hyperparameters(step)
 
     def _counts(self) -> None:
+        """Asks nothing of the device: the error that ended a run may have left it unable to answer."""
         summary, state, meter = self.summary, self.sources.state, self.sources.meter
         summary.optimizer_steps, summary.skipped_steps = state.steps, state.skipped
-        summary.loss_scale = state.scaler.get_scale() if state.scaler.is_enabled() else None
+        summary.loss_scale = state.scale if state.scaler.is_enabled() else None
         summary.rows, summary.tokens, summary.warmup_s = meter.total_rows, meter.total_tokens, meter.warmup_s
         summary.losses = list(self.sources.losses.history)
         utilisation = self.sources.utilisation
@@ -163,7 +171,7 @@ class Report:
             "loss_scale": "only perf.amp=fp16 has one",
             "warmup_s": f"the run ended within the {summary.warmup_steps} steps of the warm-up",
             "flops_per_row": uncounted,
-            "peak_tflops": "the device's peak is not known: set meter.peak_tflops",
+            "peak_tflops": UNKNOWN_PEAK,
             "mfu": uncounted if timed else untimed,
             "host_gib": "the system does not tell" if completed else unfinished,
             "evaluation": "data.eval names no set" if completed else unfinished,
@@ -171,7 +179,15 @@ class Report:
         if timed:
             reasons["tokens_per_s"] = "the data are not text"
         nulls = [f.name for f in fields(summary) if getattr(summary, f.name) is None and f.name != "error"]
-        summary.missing = {name: reasons[name] for name in nulls}
+        summary.missing = {name: reasons[name] for name in nulls} | self._why_no_memory(completed, unfinished)
+
+    def _why_no_memory(self, completed: bool, unfinished: str) -> dict[str, str]:
+        if not completed:
+            return {"memory": unfinished, "memory_by_phase": unfinished}
+        if "forward" in self.summary.memory_by_phase:
+            return {}
+        at = f"the last of the {self.summary.warmup_steps} steps of the warm-up, which the run did not reach"
+        return {"memory_by_phase": f"the phases of a step are read in {at}"}
 
     def _take_switches(self, look: bool) -> None:
         self.summary.switches = {name: asdict(switch) for name, switch in self.sources.switches(look).items()}
