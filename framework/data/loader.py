@@ -137,7 +137,7 @@ class Loader:
         return whole + (rest > 0 and not self.drops_last)
 
     def start(self) -> None:
-        """Starts the workers for epoch 0 now: what touches a GPU later, the pinning thread first, comes after the fork."""
+        """Starts the workers for epoch 0 now, so that they are forked before the pinning thread or we touch a GPU."""
         if self.workers:
             self._ready = self._begun()
 
