@@ -30,7 +30,7 @@ from framework.objective import Objective
 from framework.records import RECORDS
 from framework.report import Report, Sources
 from framework.rules import Settled
-from framework.summary import describe
+from framework.summary import describe, write_unbuilt
 from framework.switches import Switches
 from framework.techniques import (
     allocator,
@@ -57,6 +57,9 @@ def build(settled: Settled, folder: Path) -> Run:
         return _build(settled, folder)
     except ValueError as error:
         raise error if isinstance(error, ConfigError) else ConfigError(str(error)) from error
+    except BaseException as error:
+        write_unbuilt(folder, settled.config.name, settled.composed, error)
+        raise
 
 
 def _build(settled: Settled, folder: Path) -> Run:
@@ -80,12 +83,11 @@ def _build(settled: Settled, folder: Path) -> Run:
     windows = feed.windows(loader, cfg.train.accumulate, cfg.train.epochs, cfg.train.max_steps)
     sources = Sources(state, losses, meter, memory, utilisation, partial(switches.table, RECORDS), steps)
     summary = describe(cfg.name, settled.composed, model, device)
+    parts = Parts(forward_loss, objective.count, amp.step, cfg.train.clip_norm, cfg.train.max_skipped_steps)
     return Run(
         windows=lambda: feed.shown_first(place(windows), _first_batch(draft, meter, utilisation)),
         held_out=None if held_out is None else partial(feed.single, placing(), held_out),
-        update=make_update(
-            state, Parts(forward_loss, objective.count, amp.step, cfg.train.clip_norm, cfg.train.max_skipped_steps)
-        ),
+        update=make_update(state, parts),
         scores=scores,
         count=objective.count,
         work=partial(feed.work, cfg.data.context or 0),
@@ -149,8 +151,7 @@ def _on_device(cfg: Config, switches: Switches, model: nn.Module, objective: Obj
     tf32.apply(perf.tf32)
     cudnn_benchmark.apply(perf.cudnn_benchmark)
     switches.evidence |= {"tf32": tf32.evidence, "cudnn_benchmark": cudnn_benchmark.evidence}
-    asked = perf.allocator
-    if asked is not None:
+    if (asked := perf.allocator) is not None:
         switches.evidence["allocator"] = lambda: allocator.evidence(asked)
     switches.offered("compile", lambda: compiling.probe(device), None)
     switches.offered("amp", lambda: amp.check(amp.DTYPES[perf.amp.name], device), None)
@@ -175,8 +176,7 @@ def _state(draft: Draft, steps: int | None) -> State:
 def _step(draft: Draft) -> tuple[ForwardLoss, Scores]:
     """Forward and loss for training, and the scores for evaluation."""
     forward_loss, scores = forwards(draft.model, draft.objective, draft.autocasts)
-    mode = draft.cfg.perf.compile
-    if mode is Compile.eager:
+    if (mode := draft.cfg.perf.compile) is Compile.eager:
         return forward_loss, scores
     compiled = compiling.Compiled(forward_loss, mode.name, shapes)
     draft.switches.evidence["compile"] = lambda: compiling.evidence(compiled)

@@ -80,13 +80,23 @@ class Machine:
 
 
 def look() -> Machine:
-    """Reads torch's version file and asks the CUDA driver how many devices it shows."""
+    """Reads torch's version file and asks the CUDA driver how many devices it shows. Errors: those of `alone`."""
+    alone()
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("torch is not installed: run `pip install -e .` in the project's folder.")
     version = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
     major, minor = re.findall(r"\d+", version["__version__"])[:2]
     return Machine((int(major), int(minor)), bool(version["cuda"]), _visible_gpus())
+
+
+def alone() -> None:
+    """Errors: ConfigError where this process is one of several copies, which would all do the same work again."""
+    if (copies := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ConfigError(
+            f"WORLD_SIZE={copies}: a run is one process and a sweep starts its own, so copies of this one would each "
+            "take a folder and do all of it again. Start it once, without torchrun, or unset WORLD_SIZE."
+        )
 
 
 _COUNT = """

@@ -13,7 +13,8 @@ from framework.events import Events
 from framework.losses import Losses
 from framework.memory import Memory, host_gib
 from framework.meter import Meter, Timing
-from framework.summary import Summary, Switch, write
+from framework.neighbours import neighbours
+from framework.summary import Summary, Switch, end, nulls, write
 from framework.update import State
 from framework.utilisation import UNKNOWN_PEAK, Utilisation
 
@@ -51,11 +52,13 @@ class Report:
         self.folder, self.config_text, self.summary, self.sources = folder, config_text, summary, sources
         self.screen = Screen()
         self.last_step = 0
+        self.why_unseen = ""
 
     def __enter__(self) -> Report:
         self.events = Events(self.folder)
         self.events.config(self.config_text)
         self._take_switches(False)
+        self._look_around()
         self.screen.begin(self.summary, self.sources.total_steps)
         return self
 
@@ -64,18 +67,14 @@ class Report:
     ) -> None:
         try:
             if error is not None:
-                self._take_error(error)
+                end(self.summary, error)
+                self.summary.steps = self.sources.meter.steps
+                self._counts()
             self._give_reasons()
             self.events.close()
         finally:
             write(self.folder, self.summary)
             self.screen.end(self.summary, str(self.folder))
-
-    def _take_error(self, error: BaseException) -> None:
-        self.summary.status = "failed" if isinstance(error, Exception) else "interrupted"
-        self.summary.error = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
-        self.summary.steps = self.sources.meter.steps
-        self._counts()
 
     def log(self, step: int) -> None:
         """A log point: reads the losses from the device and writes the figures since the last one."""
@@ -137,6 +136,7 @@ class Report:
             self._take_timing(timing)
         summary.memory, summary.memory_by_phase = sources.memory.peaks(), sources.memory.by_phase
         summary.host_gib = host_gib()
+        self._look_around()
         self._take_switches(True)
         self._hyperparameters(step)
 
@@ -173,21 +173,22 @@ class Report:
             "flops_per_row": uncounted,
             "peak_tflops": UNKNOWN_PEAK,
             "mfu": uncounted if timed else untimed,
+            "gpu_neighbours": self.why_unseen,
+            "memory": unfinished,
+            "memory_by_phase": f"the run ended before step {summary.warmup_steps}, in which the phases are told apart"
+            if completed
+            else unfinished,
             "host_gib": "the system does not tell" if completed else unfinished,
             "evaluation": "data.eval names no set" if completed else unfinished,
         }
         if timed:
             reasons["tokens_per_s"] = "the data are not text"
-        nulls = [f.name for f in fields(summary) if getattr(summary, f.name) is None and f.name != "error"]
-        summary.missing = {name: reasons[name] for name in nulls} | self._why_no_memory(completed, unfinished)
+        summary.missing = {name: reasons[name] for name in nulls(summary)}
 
-    def _why_no_memory(self, completed: bool, unfinished: str) -> dict[str, str]:
-        if not completed:
-            return {"memory": unfinished, "memory_by_phase": unfinished}
-        if "forward" in self.summary.memory_by_phase:
-            return {}
-        at = f"the last of the {self.summary.warmup_steps} steps of the warm-up, which the run did not reach"
-        return {"memory_by_phase": f"the phases of a step are read in {at}"}
+    def _look_around(self) -> None:
+        seen, self.why_unseen = neighbours(self.sources.losses.device)
+        if seen is not None:
+            self.summary.gpu_neighbours = max(seen, self.summary.gpu_neighbours or 0)
 
     def _take_switches(self, look: bool) -> None:
         self.summary.switches = {name: asdict(switch) for name, switch in self.sources.switches(look).items()}

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import platform
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ class Summary:
         default_factory=dict
     )  # peak_allocated_gib, peak_reserved_gib; CPU: peak_process_gib
     memory_by_phase: dict[str, float] = field(default_factory=dict)  # GiB in forward, backward, optimizer, evaluation
+    gpu_neighbours: int | None = None  # other processes seen on the GPU, the most of two looks: before and after
     host_gib: float | None = None  # proportional memory of the process and its workers, at the end
     losses: list[float | None] = field(default_factory=list)  # of each step, as far as read; null where not finite
     evaluation: dict[str, Any] | None = None  # loss, accuracy, count, step
@@ -86,6 +87,27 @@ def write(folder: Path, summary: Summary) -> Path:
         os.fsync(file.fileno())
     part.replace(path)
     return path
+
+
+def end(summary: Summary, error: BaseException) -> None:
+    """Notes that `error` ended the run."""
+    summary.status = "failed" if isinstance(error, Exception) else "interrupted"
+    summary.error = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
+
+
+def nulls(summary: Summary) -> list[str]:
+    """The figures that need a reason in `missing`: those that are null, and tables without those of training."""
+    unknown = [f.name for f in fields(summary) if getattr(summary, f.name) is None and f.name != "error"]
+    unknown += [] if summary.memory else ["memory"]
+    return unknown + ([] if "forward" in summary.memory_by_phase else ["memory_by_phase"])
+
+
+def write_unbuilt(folder: Path, name: str, config: dict[str, Any], error: BaseException) -> None:
+    """Writes the summary of a run that `error` ended while it was built."""
+    summary = Summary(name=name, config=config, versions=versions(), warmup_steps=config["meter"]["warmup_steps"])
+    end(summary, error)
+    summary.missing = dict.fromkeys(nulls(summary), "the run ended while it was built")
+    write(folder, summary)
 
 
 def _finite(value: Any) -> Any:

@@ -380,7 +380,7 @@ NOTES = {
     f"gearshift: left out: pinned, prefetch, tf32, allocator, cudnn_benchmark ({NO_GPU})\n",
     "fp16_skipped": f"gearshift: left out: amp ({NO_GPU} (perf.amp=bf16 works there))\n",
 }
-ENDED_EARLY = ["crash", "SIGINT", "SIGTERM", "SIGTERM_held_out"]
+ENDED_EARLY = ["crash", "not_made", "SIGINT", "SIGTERM", "SIGTERM_held_out"]
 
 
 @pytest.mark.parametrize("name", COMPLETED)
@@ -405,7 +405,7 @@ def test_every_field_of_the_summary_is_there_and_every_null_has_its_reason(runs:
 
 def test_a_run_of_images_measures_all_but_tokens(runs: dict[str, Ended]) -> None:
     summary = runs["images"].summary
-    assert set(summary["missing"]) == {"loss_scale", "tokens_per_s", "peak_tflops", "mfu"}
+    assert set(summary["missing"]) == {"loss_scale", "tokens_per_s", "peak_tflops", "mfu", "gpu_neighbours"}
     assert summary["measured_steps"] == 10
     assert summary["rows"] == 24
     assert summary["evaluation"]["count"] == 5
@@ -415,7 +415,7 @@ def test_a_run_of_images_measures_all_but_tokens(runs: dict[str, Ended]) -> None
 
 def test_a_run_of_text_measures_tokens_and_mfu(runs: dict[str, Ended]) -> None:
     summary = runs["text"].summary
-    assert set(summary["missing"]) == {"loss_scale", "evaluation"}
+    assert set(summary["missing"]) == {"loss_scale", "evaluation", "gpu_neighbours"}
     assert summary["tokens"] == 8 * summary["rows"] == 8 * 4 * 12
     assert summary["tokens_per_s"] == pytest.approx(8 * summary["samples_per_s"])
     assert 0 < summary["mfu"] < 1
@@ -589,6 +589,15 @@ def test_a_crash_while_a_run_is_built_shows_its_traceback(runs: dict[str, Ended]
     assert ended.code == 1
     assert "Traceback" in ended.stderr
     assert "RuntimeError: no such weights" in ended.stderr
+
+
+def test_a_crash_while_a_run_is_built_is_in_its_summary(runs: dict[str, Ended]) -> None:
+    summary = runs["not_made"].summary
+    assert (summary["status"], summary["error"]) == ("failed", "RuntimeError: no such weights")
+    assert (summary["steps"], summary["losses"]) == (0, [])
+    assert summary["missing"]["step_ms"] == "the run ended while it was built"
+    assert summary["config"]["model"]["_target_"] == "my_module.NotMade"
+    assert summary["versions"]["torch"]
 
 
 def test_G01_a_crash_keeps_everything_up_to_the_last_log_point(runs: dict[str, Ended]) -> None:

@@ -92,7 +92,7 @@ def test_a_completed_run_has_every_field(tmp_path: Path) -> None:
     summary = read(tmp_path)
     assert list(summary) == [f.name for f in dataclasses.fields(Summary)]
     assert summary["status"] == "completed"
-    assert set(summary["missing"]) == {"loss_scale", "tokens_per_s"}
+    assert set(summary["missing"]) == {"loss_scale", "tokens_per_s", "gpu_neighbours"}
     assert explained(summary)
     assert summary["measured_steps"] == 7
     assert summary["parameters"] == sum(p.numel() for p in run.state.model.parameters())
@@ -125,6 +125,22 @@ def test_a_run_that_is_too_short_explains_every_null(tmp_path: Path, steps: int)
     assert ("warmup_s" in summary["missing"]) == (steps < 3)
     assert ("memory_by_phase" in summary["missing"]) == (steps < 3)
     assert summary["flops_per_row"] > 0
+
+
+@pytest.mark.parametrize(
+    ("looks", "most", "why"),
+    [([(0, ""), (2, "")], 2, None), ([(1, ""), (None, "gone")], 1, None), ([(None, "hidden")] * 2, None, "hidden")],
+)
+def test_the_most_neighbours_of_two_looks_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: list[tuple[int | None, str]], most: int | None, why: str
+) -> None:
+    left = iter(looks)
+    monkeypatch.setattr("framework.report.neighbours", lambda device: next(left))
+    engine.train(made(tmp_path, "train.max_steps=1"))
+    summary = read(tmp_path)
+    assert summary["gpu_neighbours"] == most
+    assert summary["missing"].get("gpu_neighbours") == why
+    assert not list(left)
 
 
 def test_a_model_that_cannot_be_counted_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

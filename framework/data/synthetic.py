@@ -29,8 +29,9 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
         _require_positive({"count": count, "channels": channels, "image_size": image_size, "classes": classes})
         generator = torch.Generator().manual_seed(seed)
         held = min(count, max(1, HELD_BYTES // (channels * image_size**2)))
-        shape = (held, channels, image_size, image_size)
-        self.images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+        pixels = held * channels * image_size**2
+        eights = torch.randint(-(2**63), 2**63 - 1, (-(-pixels // 8),), generator=generator)  # a draw for 8 pixels
+        self.images = eights.view(torch.uint8)[:pixels].view(held, channels, image_size, image_size)
         self.labels = torch.randint(0, classes, (held,), generator=generator)
         self.count = count
         self.normalise = normaliser(channels)

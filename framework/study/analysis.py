@@ -13,6 +13,7 @@ from framework.study.model import Arm, Kind, RunRecord, StudySettings, Verdict
 from framework.study.recommendation import Found, recommend
 from framework.study.rows import baselines, row, technique_row
 from framework.study.statistics import narrow
+from framework.study.wording import times
 
 
 def narrow_enough(arms: Sequence[Arm], runs: Sequence[RunRecord], settings: StudySettings) -> bool:
@@ -34,7 +35,6 @@ def analyse(arms: Sequence[Arm], runs: Sequence[RunRecord], settings: StudySetti
     warning = _warning(repeated)
     return Analysis(
         warning=warning,
-        noisy=warning is not None,
         baseline=_baseline(study),
         repeats=repeats(baselines(study)),
         controls=tuple(one for one in rows if one.kind is Kind.control),
@@ -66,10 +66,9 @@ def _warning(repeated: Sequence[Row]) -> str | None:
     """What the report says first, where the baseline was found to differ from itself."""
     for one in repeated:
         if one.verdict in (Verdict.faster, Verdict.slower) and one.speedup is not None:
-            times = f"{one.speedup.estimate:.3g}x ({one.speedup.low:.3g} to {one.speedup.high:.3g})"
             return (
                 f"This machine is too noisy for the claims below: {one.arm}, the baseline under another name, "
-                f"was judged {one.verdict.value}, {times}."
+                f"was judged {one.verdict.value}, {times(one.speedup)}."
             )
     return None
 
@@ -87,14 +86,16 @@ def _method(study: Family) -> str:
         )
     )
     return (
-        "The unit is the run. Runs are compared within their block, as log ratios of the median step time, by the "
-        "paired t interval (scipy.stats.ttest_1samp), which lets every arm have its own noise. Baseline and control "
-        "are one configuration, and their mean is the reference of every arm that is held against the baseline. "
+        "The unit is the run. Runs are compared within their block, as log ratios of the median step time (divided "
+        "by the rows of a step where those differ), by the paired t interval (scipy.stats.ttest_1samp), which lets "
+        "every arm have its own noise. Baseline and control are one configuration, and their mean is the reference of "
+        "every arm that is held against the baseline. "
         f"The {claims + both} claims ({claims} verdicts and {both} interactions) hold together with {confidence}, by "
         f"Bonferroni with weights fixed beforehand; each interval by itself has {levels}. "
         f"Faster or slower: the interval excludes 1 and the estimate is at least {least} away from it. "
         "No effect: the whole interval is nearer to 1 than that. "
-        "Break-even divides the extremes of two such intervals. "
+        "Break-even: the steps of the warm-up, and the extra seconds of the warm-up over those saved in a mean step, "
+        "the extremes of two such intervals divided. "
         "Same numbers: bit-equal losses, or two one-sided t tests on the final loss against the baseline's own spread "
         "from seed to seed and from run to run."
     )

@@ -63,20 +63,25 @@ def _alone(name: str, presets: Mapping[str, Switches], names: Sequence[str]) -> 
 
 
 def _company(together: Sequence[str], presets: Mapping[str, Switches]) -> list[Arm]:
-    """All together, and all without each one in turn; what needs the missing one goes with it, on both sides."""
+    """All together, and all without each one in turn.
+
+    What needs the missing one goes with it, on both sides; what the missing one needs stays, on both sides.
+    """
     everything = _union(together, presets)
     arms = [Arm(ALL, Kind.all, overrides(everything), BASELINE)]
     for name in together:
         dependents = [other for other in together if other != name and name in presets[other]]
         reference = ALL
         if dependents:
-            kept = [other for other in together if other not in dependents]
             reference = f"without_{'_'.join(dependents)}"
-            arms.append(Arm(reference, Kind.needs, overrides(_union(kept, presets)), ALL))
-        rest = [other for other in together if other != name and other not in dependents]
-        without = {switch: value for switch, value in _union(rest, presets).items() if switch != name}
+            arms.append(Arm(reference, Kind.needs, overrides(_less(everything, dependents)), ALL))
+        without = _less(everything, [name, *dependents])
         arms.append(Arm(f"without_{name}", Kind.without, overrides(without), reference, name))
     return arms
+
+
+def _less(switches: Switches, missing: Sequence[str]) -> dict[str, str]:
+    return {switch: value for switch, value in switches.items() if switch not in missing}
 
 
 def _union(names: Sequence[str], presets: Mapping[str, Switches]) -> dict[str, str]:

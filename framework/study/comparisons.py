@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from framework.study.model import Arm, Kind, RunRecord, Verdict
 from framework.study.statistics import Array
+from framework.study.wording import evidence
 
 SINGLE, POOLED, INTERACTION = 7, 4, 3  # parts of what may go wrong; why: see `weight`
 Standing = tuple[Verdict, str] | None  # None: the figures decide
@@ -56,7 +58,7 @@ def comparisons(arms: Sequence[Arm]) -> list[Comparison]:
 
 
 class Runs:
-    """The runs of a study by arm and block. A run counts if it ended well and has a step time."""
+    """The runs of a study by arm and block. A run counts if it ended well and has a step time (`step_of`)."""
 
     def __init__(self, runs: Sequence[RunRecord]) -> None:
         self.blocks = 1 + max((run.block for run in runs), default=-1)
@@ -64,7 +66,7 @@ class Runs:
         self.counted: dict[str, dict[int, RunRecord]] = {}
         for run in sorted(runs, key=lambda run: run.position):
             self.past.setdefault(run.arm, []).append(run)
-            if run.status == "ok" and _step(run) is not None:
+            if step_of(run) is not None:
                 self.counted.setdefault(run.arm, {})[run.block] = run
 
     def of(self, *arms: str) -> list[RunRecord]:
@@ -80,20 +82,32 @@ class Runs:
                 values[n, block] = np.nan if value is None else value
         return values
 
+    def rows_a_step(self, arms: Sequence[str]) -> float | None:
+        """Rows of a mean step, to a tenth; None where no run tells."""
+        told = [run.summary for run in self.of(*arms) if run.summary.get("rows") and run.summary.get("steps")]
+        return round(statistics.median(one["rows"] / one["steps"] for one in told), 1) if told else None
+
     def switches(self, arm: str) -> list[dict[str, dict[str, Any]]]:
         """The switches of each run that counts."""
         return [run.summary.get("switches", {}) for run in self.of(arm)]
 
 
-def _step(run: RunRecord) -> float | None:
-    step = run.summary.get("step_ms")
+def step_of(run: RunRecord) -> float | None:
+    """The step time of a run that counts; None where it did not end well or has none."""
+    step = run.summary.get("step_ms") if run.status == "ok" else None
     return float(step) if step is not None and math.isfinite(step) and step > 0 else None
+
+
+def per_row(comparison: Comparison, runs: Runs) -> bool:
+    """Whether time per row is compared: where a step of the one side has more rows than one of the other."""
+    fast, slow = runs.rows_a_step(comparison.fast), runs.rows_a_step(comparison.slow)
+    return fast is not None and slow is not None and fast != slow
 
 
 def standing(comparison: Comparison, runs: Runs) -> Standing:
     """Why nothing can be claimed, or None."""
     for side in (comparison.fast, comparison.slow):
-        lacks = [lack for arm in side if (lack := _without_runs(arm, runs))]
+        lacks = [lack for arm in side if (lack := without_runs(arm, runs))]
         if len(lacks) == len(side):
             verdict, reason = lacks[0]
             return verdict, reason if side[0] == comparison.arm.name else f"{side[0]}: {reason}"
@@ -102,7 +116,8 @@ def standing(comparison: Comparison, runs: Runs) -> Standing:
     return _of_switches(comparison, runs)
 
 
-def _without_runs(arm: str, runs: Runs) -> Standing:
+def without_runs(arm: str, runs: Runs) -> Standing:
+    """Why no run of an arm counts; None where one does."""
     if runs.of(arm):
         return None
     past = runs.past.get(arm, [])
@@ -128,8 +143,9 @@ def _of_switch(comparison: Comparison, switch: str, runs: Runs) -> Standing:
             return Verdict.skipped, str(row["left_out"])
     silent = [row for row in rows if row.get("active") is not True]
     if silent:
-        seen = silent[0].get("evidence") or "nothing was seen"
-        return Verdict.not_active, f"no sign of it in {len(silent)} of {len(rows)} runs: {seen}"
+        seen = evidence(silent[0].get("evidence") or {})
+        instead = f"what was seen is {seen}" if seen else "nothing was seen"
+        return Verdict.not_active, f"no sign of it in {len(silent)} of {len(rows)} runs; {instead}"
     if any(switches.get(switch, {}).get("on") for switches in runs.switches(comparison.slow[0])):
         return Verdict.not_active, f"it was on in {comparison.slow[0]} too"
     return None

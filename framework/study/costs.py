@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from framework.study.comparisons import Comparison, Runs
+from framework.study.comparisons import Comparison, Runs, per_row
 from framework.study.findings import BreakEven, Figures, Peak
 from framework.study.model import Interval
 from framework.study.statistics import Bounds, bounds, differences
@@ -42,26 +42,34 @@ def _peaks(arms: Sequence[str], runs: Runs) -> dict[str, float]:
 
 
 def break_even(comparison: Comparison, runs: Runs, level: float) -> BreakEven:
-    """Extra warm-up over seconds saved per step.
+    """The steps of the warm-up, and as many more as it takes to win back its extra seconds.
 
-    The interval divides the extremes of the two intervals, each at `level`. Nothing is said of a warm-up that pays back
-    where the time saved per step may as well be none.
+    What is won in a step is in the mean, not in the median: slow steps take time too. The interval divides the extremes
+    of the two intervals, each at `level`. Nothing is said where the time saved per step may as well be none, nor where
+    the two sides have other numbers of steps in the warm-up or of rows in a step.
     """
     arms = (*comparison.fast, *comparison.slow)
     fast, slow = range(len(comparison.fast)), range(len(comparison.fast), len(arms))
     extra = bounds(differences(runs.table(arms, "warmup_s"), slow, fast), level)
-    saved = bounds(differences(runs.table(arms, "step_ms"), fast, slow) / 1e3, level)
+    saved = interval(bounds(differences(runs.table(arms, "step_ms_mean"), fast, slow) / 1e3, level))
+    steps = {run.summary.get("warmup_steps") for run in runs.of(*arms)}
+    if len(steps) != 1 or (first := steps.pop()) is None:
+        return BreakEven(NOT_KNOWN, None, None)
     warmup = interval(extra)
-    if warmup is None or not saved.pairs >= 2 or saved.low <= 0 <= saved.high:
+    if warmup is None or saved is None or saved.low <= 0 <= saved.high or per_row(comparison, runs):
         return BreakEven(NOT_KNOWN, None, warmup)
     if saved.high < 0:
         return BreakEven(NEVER, None, warmup)
-    steps = Interval(
-        max(0.0, float(extra.estimate / saved.estimate)),
-        max(0.0, float(extra.low / saved.high)),
-        max(0.0, float(extra.high / saved.low)),
-    )
-    return BreakEven(AT_ONCE if extra.estimate <= 0 else None, steps, warmup)
+    if warmup.high <= 0:
+        return BreakEven(AT_ONCE, None, warmup)
+    return BreakEven(None, _steps(first, warmup, saved), warmup)
+
+
+def _steps(first: int, warmup: Interval, saved: Interval) -> Interval:
+    """Steps from the start of training, the `first` of which are the warm-up's; `saved` is above 0."""
+    low = warmup.low / (saved.high if warmup.low > 0 else saved.low)
+    behind = (warmup.estimate / saved.estimate, low, warmup.high / saved.low)
+    return Interval(*(max(0.0, first + steps) for steps in behind))
 
 
 def interval(found: Bounds) -> Interval | None:

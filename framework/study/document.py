@@ -1,7 +1,8 @@
 """report.json: all of a study in one file, so that every figure can be computed again.
 
 schema      1; grows when a field changes its meaning
-machine     devices: the distinct `device` of the runs' summaries; versions: likewise; git_commits
+machine     devices: the distinct `device` of the runs' summaries; versions: likewise; git_commits;
+            gpu_neighbours: the most other processes that a run saw on its GPU, null with `why_unseen` where none could
 settings    `StudySettings`: how the study was planned and is judged
 plan        plan.json as it lies in the folder: arms (see `Arm`), the overrides common to all, settings
 runs        every run in the order in which they ran (see `RunRecord`), with its whole summary.json (see `Summary`)
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from framework.study.material import Material
+from framework.study.material import Material, unlike
 
 SCHEMA = 1
 
@@ -30,9 +31,10 @@ def document(material: Material) -> dict[str, Any]:
         {
             "schema": SCHEMA,
             "machine": {
-                "devices": _unlike(summary.get("device") for summary in summaries),
-                "versions": _unlike(summary.get("versions") for summary in summaries),
+                "devices": unlike(one for summary in summaries if (one := summary.get("device"))),
+                "versions": unlike(one for summary in summaries if (one := summary.get("versions"))),
                 "git_commits": list(material.commits),
+                **_neighbours(summaries),
             },
             "settings": asdict(material.settings),
             "plan": material.plan,
@@ -48,12 +50,10 @@ def text(found: dict[str, Any]) -> str:
     return json.dumps(found, indent=1, allow_nan=False) + "\n"
 
 
-def _unlike(values: Iterable[dict[str, Any] | None]) -> list[dict[str, Any]]:
-    kept: list[dict[str, Any]] = []
-    for value in values:
-        if value and value not in kept:
-            kept.append(value)
-    return kept
+def _neighbours(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    seen = [count for one in summaries if (count := one.get("gpu_neighbours")) is not None]
+    why = [why for one in summaries if (why := one.get("missing", {}).get("gpu_neighbours"))]
+    return {"gpu_neighbours": max(seen, default=None), "why_unseen": None if seen else next(iter(why), "no run told")}
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from framework.study.comparisons import step_of
 from framework.study.drawing import Drawing, Mark
 from framework.study.material import Material
 from framework.study.model import Kind, RunRecord
@@ -52,18 +53,13 @@ class Plot:
 def dots_of(material: Material) -> list[Dot]:
     """The runs that were started, in order."""
     started = [run for run in material.runs if run.status != "skipped"]
-    middle = {arm.name: _median([_step(run) for run in started if run.arm == arm.name]) for arm in material.arms}
+    middle = {arm.name: _median([step_of(run) for run in started if run.arm == arm.name]) for arm in material.arms}
     dots, minute = [], 0.0
     for run in started:
-        step, usual = _step(run), middle.get(run.arm)
+        step, usual = step_of(run), middle.get(run.arm)
         dots.append(Dot(run, minute, step, math.log(step / usual) if step and usual else 0.0))
         minute += run.seconds / 60
     return dots
-
-
-def _step(run: RunRecord) -> float | None:
-    step = run.summary.get("step_ms") if run.status == "ok" else None
-    return float(step) if step is not None and step > 0 else None
 
 
 def _median(steps: Sequence[float | None]) -> float | None:

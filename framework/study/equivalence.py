@@ -52,7 +52,7 @@ def same_numbers(trained: Trained, rule: str, confidence: float, level: float) -
         return Numbers(Sameness.undecided, "no losses to compare")
     for block, arm, reference in pairs:
         if len(arm) != len(reference):
-            reason = f"it trained {len(arm)} steps in block {block}, its reference {len(reference)}"
+            reason = f"it trained {len(arm)} steps in block {block + 1}, its reference {len(reference)}"
             return Numbers(Sameness.differs, reason)
     parted = [(block, step) for block, arm, reference in pairs if (step := _parting(arm, reference)) is not None]
     if not parted:
@@ -72,7 +72,7 @@ def repeats(histories: Sequence[Histories]) -> str:
 
 def _exact(trained: Trained, parted: tuple[int, int], level: float) -> Numbers:
     own = _repeat_gaps(trained.repeats)
-    where = f"losses part at step {parted[1]} of block {parted[0]}"
+    where = f"losses part at step {parted[1]} of block {parted[0] + 1}"
     if not own:
         return Numbers(Sameness.undecided, f"{where}, and no repeat of the baseline shows whether that is usual")
     if max(own.values()) == 0:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from framework.study.comparisons import INTERACTION, Comparison, Runs, Standing, comparisons, standing
+from framework.study.comparisons import INTERACTION, Comparison, Runs, Standing, comparisons, per_row, standing
 from framework.study.model import Arm, Kind, RunRecord, StudySettings
 from framework.study.statistics import Array, Bounds, bounds, differences, level_of
 
@@ -35,9 +35,12 @@ class Family:
         return level_of(weight, total_weight(self.open()) or weight, self.settings.confidence)
 
     def per_block(self, one: Comparison) -> Array:
-        """Log ratio of the step times, slow over fast, by block."""
-        steps = np.log(self.runs.table((*one.fast, *one.slow), "step_ms"))
-        return differences(steps, range(len(one.fast)), range(len(one.fast), len(steps)))
+        """Log ratio of the step times, slow over fast, by block; of the times per row where `per_row` says so."""
+        arms = (*one.fast, *one.slow)
+        times = self.runs.table(arms, "step_ms")
+        if per_row(one, self.runs):
+            times = times * self.runs.table(arms, "steps") / self.runs.table(arms, "rows")
+        return differences(np.log(times), range(len(one.fast)), range(len(one.fast), len(arms)))
 
     def bounds(self, one: Comparison) -> Bounds:
         """The interval of a comparison."""

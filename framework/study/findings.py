@@ -45,9 +45,9 @@ class Figures:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """After how many steps an extra warm-up is paid back.
+    """After how many steps, counted from the start of training, an extra warm-up is paid back.
 
-    `word` is "at once", "never" or "not known"; None where `steps` says it all. `steps` is None for the last two.
+    Either `word`, which is "at once", "never" or "not known", or `steps`; the other is None.
     """
 
     word: str | None
@@ -77,6 +77,7 @@ class Row:
     break_even: BreakEven | None
     numbers: Numbers | None  # None for the control and in company
     evidence: dict[str, Any]
+    per_row: bool  # the speedup is that of the time per row, since the steps of the two have other numbers of rows
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,6 @@ class Analysis:
     """All that is concluded from a study. `warning` is what the report must say first, None where there is nothing."""
 
     warning: str | None
-    noisy: bool  # the baseline was judged faster or slower than itself
     baseline: Figures
     repeats: str  # whether the baseline's own repeats give the same numbers
     controls: tuple[Row, ...]

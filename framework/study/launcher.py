@@ -11,6 +11,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from framework import environment
 from framework.mistakes import ConfigError
 from framework.study.process import Job, Outcome, finished, run_jobs, set_aside, summary_of
 
@@ -28,7 +29,8 @@ class IsolatedLauncher(Launcher):
         self.gpus, self.time_limit_s = gpus, time_limit_s
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Hydra's call before `launch`."""
+        """Hydra's call before `launch`. Errors: ConfigError in copies of one process, as torchrun starts them."""
+        environment.alone()
         self.config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:

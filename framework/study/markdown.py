@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from framework.study.material import Material, cautions, command, head, title
+from framework.study.material import Material, cautions, commands, head, title
 from framework.study.plan_tables import control_sentences, plan_table, troubles_table
 from framework.study.tables import Cell, Table, result_tables
 from framework.study.wording import clean
@@ -24,7 +24,7 @@ def markdown(material: Material, plot: str | None) -> str:
     lines += [f"- {name}: {escaped(value)}" for name, value in head(material)]
     lines += ["", *(f"**{escaped(one)}**\n" for one in cautions(material))]
     lines += ["## Recommendation", "", escaped(sentence(material)), ""]
-    if (whole := command(material)) is not None:
+    for whole in commands(material):
         lines += [f"    {whole}", ""]
     lines += ["## The control first", "", *(f"{escaped(one)}\n" for one in control_sentences(material))]
     if plot is not None:

@@ -6,14 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from framework.study.analysis import analyse
+from framework.study.analysis import analyse, narrow_enough
+from framework.study.comparisons import step_of
 from framework.study.findings import Analysis
 from framework.study.model import Arm, Kind, RunRecord, StudySettings
 from framework.study.plan import read_plan, read_runs
-from framework.study.study import ATTEMPTS, commit
+from framework.study.progress import blocks_needed, runs_left
 from framework.study.wording import NOTHING, clean, figure, shell
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -29,14 +32,10 @@ class Material:
 
 
 def gather(folder: Path) -> Material:
-    """Reads plan and runs and concludes anew. Errors: ConfigError where `folder` holds no study.
-
-    The commits are those that the plan tells of, else that of this checkout.
-    """
+    """Reads plan and runs and concludes anew. Errors: ConfigError where `folder` holds no study."""
     arms, settings, plan = read_plan(folder)
     runs = sorted(read_runs(folder), key=lambda run: (run.started, run.position))
-    commits = plan.get("commits") or [one for one in (commit(),) if one]
-    return Material(arms, runs, settings, plan, commits, analyse(arms, runs, settings))
+    return Material(arms, runs, settings, plan, plan.get("commits", []), analyse(arms, runs, settings))
 
 
 def title(material: Material) -> str:
@@ -57,7 +56,7 @@ def head(material: Material) -> list[tuple[str, str]]:
         ("Versions", "; ".join(_versions(material)) or "not known: no run told"),
         ("Date", _dates(material.runs)),
         ("Runs", _counts(material)),
-        ("Commit", ", ".join(clean(one) for one in material.commits) or "not known: no git checkout"),
+        ("Commit", ", ".join(clean(one) for one in material.commits) or "not known: the plan names none"),
     ]
 
 
@@ -82,8 +81,17 @@ def _class(node: dict[str, Any]) -> str:
 
 
 def devices(material: Material) -> list[str]:
-    """What the runs were on; more than one where a study went on elsewhere."""
-    return _unlike(_device(run.summary["device"]) for run in material.runs if run.summary.get("device"))
+    """What the runs were on; more than one where a study went on elsewhere, or an arm names another device."""
+    return _devices(material.runs)
+
+
+def _devices(runs: Iterable[RunRecord]) -> list[str]:
+    return unlike(_device(run.summary["device"]) for run in runs if run.summary.get("device"))
+
+
+def _machines(material: Material) -> int:
+    """The most devices that runs of one arm were on: only a change of the machine makes them more than one."""
+    return max((len(_devices(run for run in material.runs if run.arm == arm.name)) for arm in material.arms), default=0)
 
 
 def _device(facts: dict[str, Any]) -> str:
@@ -99,11 +107,16 @@ def _device(facts: dict[str, Any]) -> str:
 
 def _versions(material: Material) -> list[str]:
     told = (run.summary["versions"] for run in material.runs if run.summary.get("versions"))
-    return _unlike(clean(", ".join(f"{name} {version}" for name, version in one.items())) for one in told)
+    return unlike(clean(", ".join(f"{name} {version}" for name, version in one.items())) for one in told)
 
 
-def _unlike(values: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(values))
+def unlike(values: Iterable[Value]) -> list[Value]:
+    """Each value once, in their order."""
+    kept: list[Value] = []
+    for value in values:
+        if value not in kept:
+            kept.append(value)
+    return kept
 
 
 def _dates(runs: Sequence[RunRecord]) -> str:
@@ -128,35 +141,37 @@ def _counts(material: Material) -> str:
 
 def troubled(material: Material) -> list[RunRecord]:
     """The runs that give no step time, with what befell them."""
-    return [run for run in material.runs if run.status != "ok" or run.summary.get("step_ms") is None]
+    return [run for run in material.runs if step_of(run) is None]
 
 
 def cautions(material: Material) -> list[str]:
     """What a reader must know before any figure, the noise of the machine left out."""
     found = []
-    if len(devices(material)) > 1:
-        found.append(f"The runs were on {len(devices(material))} machines: what differs between them is not the arms.")
+    if _machines(material) > 1:
+        found.append(f"The runs were on {_machines(material)} machines: what differs between them is not the arms.")
     if len(_versions(material)) > 1:
         found.append(f"The runs had {len(_versions(material))} sets of versions: the study went on after a change.")
+    if shared := sum(bool(run.summary.get("gpu_neighbours")) for run in material.runs):
+        runs = "1 run" if shared == 1 else f"{shared} runs"
+        found.append(f"Other processes were on the GPU in {runs}: they may have taken time from any arm.")
     if lacking := _lacking(material):
         runs = "1 run of its plan is" if lacking == 1 else f"{lacking} runs of its plan are"
-        found.append(f"The study is not complete: {runs} still to be done.")
+        least = "at least " if material.settings.half_width is not None else ""
+        found.append(f"The study is not complete: {least}{runs} still to be done.")
     return found
 
 
 def _lacking(material: Material) -> int:
     """Runs of the plan that were not done; what an arm that cannot run or always failed lacks is not counted."""
-    lacking = 0
-    for arm in material.arms:
-        past = [run for run in material.runs if run.arm == arm.name]
-        ends = [run.status for run in past]
-        hopeless = "skipped" in ends or (ends.count("failed") >= ATTEMPTS and "ok" not in ends)
-        lacking += 0 if hopeless else max(0, material.settings.blocks - len({run.block for run in past}))
-    return lacking
+    blocks = blocks_needed(material.arms, material.runs, material.settings, narrow_enough)
+    return sum(runs_left(material.arms, material.runs, blocks).values())
 
 
-def command(material: Material) -> str | None:
-    """The whole command that the recommendation asks for; None where it asks for none."""
-    chosen = material.analysis.recommendation.overrides
-    common = material.plan.get("overrides", [])
-    return clean(shell(["python", "train.py", *common, *chosen])) if chosen else None
+def commands(material: Material) -> list[str]:
+    """The whole command that the recommendation asks for, and where no arm ran just that, the one that measures it."""
+    found, common = material.analysis.recommendation, material.plan.get("overrides", [])
+    if not found.overrides:
+        return []
+    measuring = ["study=arms", *common, f"+study.arms.chosen=[{','.join(found.overrides)}]"]
+    wanted = [[*common, *found.overrides], *([measuring] if found.measured_by is None else [])]
+    return [clean(shell(["python", "train.py", *own])) for own in wanted]

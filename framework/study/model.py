@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from framework.mistakes import ConfigError
+
+LEAST_FIRST_BLOCKS = 5  # simulated: with fewer, a study that stops by its widths claims too much
+
 
 class Kind(StrEnum):
     """The part that an arm plays."""
@@ -35,7 +39,8 @@ class Verdict(StrEnum):
 class Arm:
     """One configuration. `reference` is the name of the arm that it is held against; None for the baseline.
 
-    For `without`, the reference is `all`, and the technique's worth in company is the ratio without / all.
+    For `without`, the reference has the technique: it is `all`, or `all` without those that need the technique. The
+    technique's worth in company is the ratio of the two.
     """
 
     name: str
@@ -72,6 +77,32 @@ class StudySettings:
     max_blocks: int = 20
     compile_cache: str = "cold"
     seed: int = 0
+
+
+def refuse(settings: StudySettings) -> None:
+    """Errors: ConfigError where nothing could be concluded in the end, or where a half width comes too early.
+
+    Few blocks look narrow by chance, and most often where they also look like an effect.
+    """
+    blocks, most, width = settings.blocks, settings.max_blocks, settings.half_width
+    faults = [
+        (blocks < 1, f"blocks={blocks} is too small: use 2 or more, since a single one shows no noise"),
+        (not 0 < settings.confidence < 1, f"confidence={settings.confidence:g} must lie between 0 and 1, such as 0.95"),
+        (
+            not 0 <= settings.smallest_effect < 1,
+            f"smallest_effect={settings.smallest_effect:g} must lie from 0 to below 1, such as 0.01 for 1 %",
+        ),
+    ]
+    if width is not None:
+        early = f"half_width={width:g} needs study.blocks={LEAST_FIRST_BLOCKS} or more, not {blocks}"
+        faults += [
+            (not width > 0, f"half_width={width:g} must be above 0, such as 0.01"),
+            (blocks < LEAST_FIRST_BLOCKS, f"{early}: fewer look narrow by chance, and then claim too much"),
+            (most < blocks, f"max_blocks={most} is less than study.blocks={blocks}: raise it"),
+        ]
+    for broken, says in faults:
+        if broken:
+            raise ConfigError(f"study.{says}.")
 
 
 @dataclass(frozen=True)

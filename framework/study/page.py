@@ -9,7 +9,7 @@ from framework.study.dots import overview, panels
 from framework.study.drawing import Drawing, svg
 from framework.study.forest import forest
 from framework.study.markdown import sentence
-from framework.study.material import Material, cautions, command, head, title
+from framework.study.material import Material, cautions, commands, head, title
 from framework.study.plan_tables import control_sentences, plan_table, troubles_table
 from framework.study.style import SYMBOLS, style
 from framework.study.tables import Cell, Table, result_tables
@@ -49,7 +49,7 @@ def _top(material: Material) -> Iterator[str]:
     for caution in cautions(material):
         yield f'<p class="caution"><b>Note.</b> {escape(caution)}</p>'
     yield f'<section class="advice"><h2>Recommendation</h2><p>{escape(sentence(material))}</p>'
-    if (whole := command(material)) is not None:
+    for whole in commands(material):
         yield f"<pre><code>{escape(whole)}</code></pre>"
     yield "</section><section><h2>The control first</h2>"
     yield from (f"<p>{escape(one)}</p>" for one in control_sentences(material))

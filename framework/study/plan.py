@@ -48,6 +48,10 @@ def claim(
             f"hydra.sweep.dir={folder} holds a study of other arms or overrides: name another folder, or start that "
             "very study again to go on with it."
         )
+    for key, told in (before or {}).get("settings", {}).items():
+        asked = asdict(settings)[key]
+        if told != asked and key in ("seed", "compile_cache"):
+            raise ConfigError(f"study.{key}={asked} would mix two studies in {folder}: go on with study.{key}={told}.")
     if before is None and any(folder.glob("*/summary.json")):
         raise ConfigError(f"hydra.sweep.dir={folder} holds the runs of a sweep: name another folder for the study.")
     commits = list(dict.fromkeys([*(before or {}).get("commits", []), commit]))
@@ -78,8 +82,11 @@ def _tuples(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def append(folder: Path, run: RunRecord) -> None:
-    """Adds a run to the record, on disk before this returns."""
-    with (folder / RUNS).open("a", encoding="utf-8") as file:
+    """Adds a run to the record, on disk before this returns. A line that was cut off gives way."""
+    path = folder / RUNS
+    if path.exists():
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(run)) + "\n")
         file.flush()
         os.fsync(file.fileno())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -12,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+
+from framework.mistakes import ConfigError
 
 FRONT_DOOR = Path(__file__).parents[2] / "train.py"
 LOG = "job.log"
@@ -84,6 +88,7 @@ def _start(number: int, job: Job, slot: int, environment: dict[str, str]) -> _Ru
     job.folder.mkdir(parents=True, exist_ok=True)
     (job.folder / "overrides.json").write_text(json.dumps(job.overrides), encoding="utf-8")
     log = (job.folder / LOG).open("wb")
+    _lock(log)
     command = [sys.executable, str(FRONT_DOOR), *job.overrides, f"hydra.run.dir={quoted(str(job.folder))}"]
     # A session of its own: Ctrl+C in the terminal reaches this process alone, which passes it on once.
     process = subprocess.Popen(
@@ -151,10 +156,29 @@ def finished(job: Job) -> bool:
     return same and summary_of(job.folder).get("status") == "completed"
 
 
+def _lock(log: IO[bytes]) -> bool:
+    """False where a job holds it: a job's process inherits the lock with its output, and outlives a killed parent."""
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
 def set_aside(folder: Path) -> None:
-    """Moves what an earlier attempt left in `folder` out of the way, log and all; nothing is deleted."""
+    """Moves what an earlier attempt left in `folder` out of the way, log and all; nothing is deleted.
+
+    Errors: ConfigError where the job of a killed sweep or study still runs there.
+    """
     if not folder.exists():
         return
+    with contextlib.suppress(FileNotFoundError), (folder / LOG).open("r+b") as log:
+        if not _lock(log):
+            raise ConfigError(
+                f"the job of an earlier start still runs in {folder}: wait until it ends, or end it, and start again."
+            )
     attempts = folder.parent / "attempts"
     attempts.mkdir(exist_ok=True)
     folder.rename(attempts / f"{folder.name}-{sum(1 for _ in attempts.glob(f'{folder.name}-*'))}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from framework.study.comparisons import Runs, active
+from framework.study.comparisons import Runs, active, without_runs
 from framework.study.findings import Numbers, Recommendation, Row, Sameness, TechniqueRow
-from framework.study.model import Arm, Interval, Kind, Verdict
+from framework.study.model import Arm, Kind, Verdict
+from framework.study.wording import times
 
+_MEASURE = "study=arms measures these overrides as one arm"
 _SAYS_NOTHING = (Verdict.failed, Verdict.skipped)  # as good as no row in company
 
 
@@ -35,12 +37,22 @@ def recommend(found: Found, warning: str | None) -> Recommendation:
     if winners:
         return _named(found, winners, warning)
     rows = [*(row for one in found.techniques for row in (one.alone, one.company) if row), *found.named]
+    return Recommendation((), (), None, None, (), _warned(_nothing(found, rows), warning))
+
+
+def _nothing(found: Found, rows: Sequence[Row]) -> str:
+    """Why there is nothing to recommend."""
+    if all(run.status == "skipped" for past in found.runs.past.values() for run in past):
+        return "Nothing has run, so there is nothing to recommend."
+    same = [arm.name for arm in found.arms if arm.kind in (Kind.baseline, Kind.control)]
+    lacks = [lack for name in same if (lack := without_runs(name, found.runs))]
+    if lacks and len(lacks) == len(same):
+        return f"No run of the baseline gave a step time, so nothing can be held against it: {lacks[0][1].rstrip('.')}."
     if not rows:
-        return Recommendation((), (), None, None, (), _warned("Nothing but the baseline ran: keep it.", warning))
+        return "This study holds the baseline against itself alone, so there is nothing to recommend."
     open_ = sum(row.verdict is Verdict.undecided for row in rows)
     hint = f"; {open_} of {len(rows)} comparisons are undecided, so more blocks may tell" if open_ else ""
-    says = f"Keep the baseline: nothing was shown to be faster here{hint}."
-    return Recommendation((), (), None, None, (), _warned(says, warning))
+    return f"Keep the baseline: nothing was shown to be faster here{hint}."
 
 
 def _wins(row: TechniqueRow) -> bool:
@@ -60,9 +72,7 @@ def _together(found: Found, chosen: Sequence[TechniqueRow], warning: str | None)
         brings = f"alone it is {_says(alone)}; picked by these very data, so a new study may find less"
     else:
         beside = f" ({found.all.arm}, with all switches on, is {_says(found.all)})" if found.all else ""
-        brings = (
-            f"picked by these very data and not measured together, so there is no figure{beside}; {_measure(overrides)}"
-        )
+        brings = f"picked by these very data and not measured together, so there is no figure{beside}; {_MEASURE}"
     cautions = tuple(caution for row in chosen for caution in _differing(row.technique, row.numbers))
     says = f"Use {' '.join(overrides)} ({', '.join(names)} judged faster): {brings}.{_caution(cautions)}"
     return Recommendation(names, overrides, figure, arm, cautions, _warned(says, warning))
@@ -106,16 +116,8 @@ def _differing(name: str, numbers: Numbers | None) -> tuple[str, ...]:
 def _says(row: Row) -> str:
     if row.speedup is None:
         return f"{row.verdict.value}: {row.reason}"
-    return f"{_times(row.speedup)} as fast as {row.reference} ({row.verdict.value})"
-
-
-def _times(speedup: Interval) -> str:
-    return f"{speedup.estimate:.3g}x ({speedup.low:.3g} to {speedup.high:.3g})"
-
-
-def _measure(overrides: Sequence[str]) -> str:
-    listed = ",".join(one if "," not in one else f'"{one}"' for one in overrides)
-    return f"measure it with study=arms '+study.arms.chosen=[{listed}]'"
+    measured = ", by the time per row" if row.per_row else ""
+    return f"{times(row.speedup)} as fast as {row.reference} ({row.verdict.value}{measured})"
 
 
 def _caution(cautions: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from framework.study.comparisons import INTERACTION, Comparison, Standing, active, fault, switched
+from framework.study.comparisons import INTERACTION, Comparison, Standing, active, fault, per_row, switched
 from framework.study.costs import break_even, figures, ratio
 from framework.study.equivalence import Histories, Trained, same_numbers
 from framework.study.family import Family
@@ -38,6 +38,7 @@ def row(study: Family, one: Comparison, standing: Standing) -> Row:
         break_even=break_even(one, study.runs, level) if standing is None else None,
         numbers=_numbers(study, one) if standing is None and one.arm.kind in _TRAINED else None,
         evidence=_evidence(study, one),
+        per_row=per_row(one, study.runs),
     )
 
 
@@ -57,18 +58,9 @@ def _remarks(study: Family, one: Comparison, found: Bounds, verdict: Verdict, mo
         silent = [name for name in switched(study.runs, one) if not active(study.runs, one.judged, name)]
         if silent:
             yield f"no sign of {', '.join(silent)}"
-    rows = [_rows_a_step(study, arms) for arms in (one.fast, one.slow)]
-    if rows[0] != rows[1] and None not in rows:
-        yield f"its steps have {rows[0]:g} rows against {rows[1]:g}, so compare samples/s"
-
-
-def _rows_a_step(study: Family, arms: Sequence[str]) -> float | None:
-    sizes = {
-        round(run.summary["rows"] / run.summary["steps"], 1)
-        for run in study.runs.of(*arms)
-        if run.summary.get("steps") and run.summary.get("rows")
-    }
-    return sizes.pop() if len(sizes) == 1 else None
+    if per_row(one, study.runs):
+        fast, slow = (study.runs.rows_a_step(side) for side in (one.fast, one.slow))
+        yield f"its steps have {fast:g} rows against {slow:g}, so the time per row is compared"
 
 
 def _evidence(study: Family, one: Comparison) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The study itself: plans, runs the arms in random order within blocks, one process each, and reports."""
+"""The study itself: plans, and runs the arms in random order within blocks, one process each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +16,7 @@ from framework.mistakes import ConfigError
 from framework.study.model import Arm, Kind, RunRecord, StudySettings
 from framework.study.plan import Slot, append, block_order, claim
 from framework.study.process import Job, Outcome, quoted, run_jobs, set_aside, summary_of
-
-ATTEMPTS = 2  # an arm that failed this often is not run again
+from framework.study.progress import NarrowEnough, before, done, given_up, most_blocks, runs_left
 
 
 @dataclass
@@ -34,7 +33,7 @@ class Study:
     say: Callable[[str], None]
     runs: list[RunRecord] = field(default_factory=list)
 
-    def run(self, narrow_enough: Callable[[Sequence[Arm], Sequence[RunRecord], StudySettings], bool]) -> None:
+    def run(self, narrow_enough: NarrowEnough) -> None:
         """Runs what the plan still lacks, block by block. `narrow_enough` looks at widths only.
 
         Errors: ConfigError where the baseline itself fails; KeyboardInterrupt goes on after the running job has ended.
@@ -47,13 +46,11 @@ class Study:
         with _alone_on_the_machine():
             if self.settings.compile_cache == "warm":
                 self._prime()
-            for block in range(self._most_blocks()):
-                if block >= self.settings.blocks and narrow_enough(self.arms, self.runs, self.settings):
+            for block in range(most_blocks(self.settings)):
+                judged = before(self.runs, block)  # an interrupted study may have begun later blocks
+                if block >= self.settings.blocks and narrow_enough(self.arms, judged, self.settings):
                     break
                 self._block(block)
-
-    def _most_blocks(self) -> int:
-        return self.settings.max_blocks if self.settings.half_width is not None else self.settings.blocks
 
     def _announce(self) -> None:
         settings, runnable = self.settings, [arm for arm in self.arms if arm.name not in self.lacking]
@@ -75,17 +72,11 @@ class Study:
     def _of(self, arm: str) -> list[RunRecord]:
         return [run for run in self.runs if run.arm == arm]
 
-    def _given_up(self, arm: Arm) -> bool:
-        past = self._of(arm.name)
-        if any(run.status == "skipped" for run in past):
-            return True
-        return sum(run.status == "failed" for run in past) >= ATTEMPTS and not any(run.status == "ok" for run in past)
-
     def _block(self, block: int) -> None:
-        done = {(run.arm, run.block) for run in self.runs if run.status != "interrupted"}
+        ended = done(self.runs)
         slots = block_order(self.arms, block, self.settings.seed)
         for slot in slots:
-            if (slot.arm.name, block) not in done and not self._given_up(slot.arm):
+            if (slot.arm.name, block) not in ended and not given_up(slot.arm.name, self.runs):
                 self._one(slot)
 
     def _one(self, slot: Slot) -> None:
@@ -108,8 +99,8 @@ class Study:
         )
         step = summary.get("step_ms")
         figure = f"{step:.4g} ms a step" if step else outcome.reason or outcome.status
-        self.say(f"block {slot.block + 1}, {slot.arm.name}: {figure}; {self._time_left()}")
-        if slot.arm.kind is Kind.baseline and self._given_up(slot.arm):
+        self.say(f"block {slot.block + 1}, {slot.arm.name}: {figure}; {self._time_left(slot.block)}")
+        if slot.arm.kind is Kind.baseline and given_up(slot.arm.name, self.runs):
             raise ConfigError(f"the baseline fails, so there is nothing to compare with: {outcome.reason}")
 
     def _process(self, job: Job) -> Outcome:
@@ -139,16 +130,15 @@ class Study:
         append(self.folder, run)
         self.runs.append(run)
 
-    def _time_left(self) -> str:
-        """What the remaining runs of the plan take, each as long as its arm took so far."""
-        left = 0.0
+    def _time_left(self, block: int) -> str:
+        """What the runs take that are sure to come, each as long as its arm took so far; `block` is the one begun."""
+        left, blocks = 0.0, max(self.settings.blocks, block + 1)
         known = [run.seconds for run in self.runs if run.seconds]
         mean = sum(known) / len(known) if known else 0.0
-        for arm in self.arms:
-            past = [run.seconds for run in self._of(arm.name) if run.seconds]
-            if not self._given_up(arm):
-                left += (self.settings.blocks - len(past)) * (sum(past) / len(past) if past else mean)
-        return f"about {max(left, 0.0) / 60:.1f} min left"
+        for arm, runs in runs_left(self.arms, self.runs, blocks).items():
+            past = [run.seconds for run in self._of(arm) if run.seconds]
+            left += runs * (sum(past) / len(past) if past else mean)
+        return f"{'about' if blocks == most_blocks(self.settings) else 'at least'} {left / 60:.1f} min left"
 
 
 @contextmanager

@@ -11,6 +11,11 @@ from framework.study.material import Material
 from framework.study.model import Kind
 from framework.study.wording import MEMORY, NOTHING, clean, figure
 
+PAID_BACK = (
+    "Paid back: after how many steps, counted from the start of training, the whole time is no longer than that of the "
+    "reference (break-even)."
+)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -95,7 +100,8 @@ def _cost(material: Material) -> Table:
     columns = ("Technique", "Step", "Samples/s", "Warm-up", "Paid back alone", "Paid back in company", *heads)
     about = (
         "Medians over the runs of the technique alone. Warm-up: compiling, autotuning and starting workers, and what "
-        "that is above the reference. Paid back: after how many steps the extra warm-up has been won back (break-even)."
+        f"that is above the reference. {PAID_BACK} Peaks are those after the warm-up: what compile and cudnn_benchmark "
+        "need only while they compile and tune is not in them."
     )
     step, samples, warmup = _plain(material.analysis.baseline)
     baseline = (Cell("baseline", "", "name"), step, samples, warmup, Cell(NOTHING), Cell(NOTHING))
@@ -166,7 +172,10 @@ def _several(material: Material, rows: list[Row]) -> Table:
     heads = (MEMORY.get(name, clean(name)) for name in names)
     columns = ("Arm", "Speedup", "Verdict", "Step", "Samples/s", "Warm-up", "Paid back", *heads, "Same numbers?")
     title = "All together" if rows[0].kind is Kind.all else "The arms"
-    about = "What these arms bring and cost, each held against the arm that is named below it."
+    about = (
+        "What these arms bring and cost, each held against the arm that is named below it. Speedup is by step time, or "
+        f"by time per row where the steps of the two have other numbers of rows. {PAID_BACK}"
+    )
     return Table(title, about, columns, tuple(_several_row(row, names) for row in rows))
 
 

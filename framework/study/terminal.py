@@ -12,7 +12,7 @@ from rich.text import Text
 from framework.study import wording
 from framework.study.findings import Row
 from framework.study.markdown import sentence
-from framework.study.material import Material, cautions, command, title
+from framework.study.material import Material, cautions, commands, title
 from framework.study.plan_tables import control_sentences
 from framework.study.wording import MEMORY, NOTHING, clean
 
@@ -36,7 +36,7 @@ def show(material: Material, files: Sequence[Path], console: Console | None = No
     for name, reason in _reasons(material):
         say(f"{name}: {reason}")
     say(sentence(material), "bold")
-    if (whole := command(material)) is not None:
+    for whole in commands(material):
         say(f"  {whole}")
     for path in files:
         say(str(path))

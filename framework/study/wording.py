@@ -82,12 +82,10 @@ def differs(interaction: Interaction | None) -> tuple[str, str]:
 
 def paid_back(found: BreakEven | None) -> tuple[str, str]:
     """After how many steps the extra warm-up is paid back, and the interval."""
-    if found is None:
-        return NOTHING, ""
-    if found.steps is None:
-        return found.word or NOTHING, ""
+    if found is None or found.steps is None:
+        return (found.word if found else None) or NOTHING, ""
     between = f"{_count(found.steps.low)} to {_count(found.steps.high)} steps"
-    return found.word or f"{_count(found.steps.estimate)} steps", between
+    return f"{_count(found.steps.estimate)} steps", between
 
 
 def _count(steps: float) -> str:

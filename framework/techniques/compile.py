@@ -20,6 +20,7 @@ import torch._dynamo
 import torch._inductor.config
 from torch._dynamo import convert_frame
 from torch._dynamo.utils import counters
+from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.utils import fresh_cache
 
 from framework.techniques import Equivalence, Evidence, Technique, UnavailableError
@@ -38,11 +39,13 @@ def probe(device: torch.device, backend: str = "inductor") -> None:
     value = torch.ones(8, device=device, requires_grad=True)
     failure: Exception | None = None
     alone = torch._inductor.config.patch(compile_threads=1)  # a compiling process would keep the folder's name
-    with tempfile.TemporaryDirectory() as folder, fresh_cache(dir=folder), alone:
-        try:
+    try:
+        if device.type == "cpu" and backend == "inductor":
+            pick_vec_isa()  # outside the passing cache: what the processor can do takes seconds to find out
+        with tempfile.TemporaryDirectory() as folder, fresh_cache(dir=folder), alone:
             torch.compile(lambda x: x * 3, backend=backend)(value).sum().backward()
-        except Exception as error:
-            failure = error
+    except Exception as error:
+        failure = error
     torch._dynamo.reset()
     counters.clear()
     if failure is not None:

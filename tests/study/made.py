@@ -73,8 +73,10 @@ def run(arm: Arm, block: int, step_ms: float | None, position: int = 0, **summar
     """A run that ended well."""
     told = {
         "step_ms": step_ms,
+        "step_ms_mean": step_ms,
         "samples_per_s": 64e3 / step_ms if step_ms else None,
         "warmup_s": 1.0,
+        "warmup_steps": 5,
         "memory": {"peak_process_gib": 2.0},
         "losses": [1.0, 0.5, 0.25],
         "rows": 640,

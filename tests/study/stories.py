@@ -22,11 +22,15 @@ def techniques() -> list[Arm]:
     return technique_arms(PRESETS, None, list(PRESETS))
 
 
+def slower(summary: dict[str, Any], times: float) -> dict[str, Any]:
+    return summary | {name: summary[name] * times for name in ("step_ms", "step_ms_mean")}
+
+
 def changed(runs: Sequence[RunRecord], arm: str, step: float = 1.0, **fields: Any) -> list[RunRecord]:
     """The runs, those of `arm` with other fields, their step times `step` times as long."""
 
     def other(run: RunRecord) -> RunRecord:
-        told = run.summary | {"step_ms": run.summary["step_ms"] * step} if run.summary else {}
+        told = slower(run.summary, step) if run.summary else {}
         return replace(run, summary=told, **fields) if fields else replace(run, summary=told)
 
     return [other(run) if run.arm == arm else run for run in runs]
@@ -60,7 +64,7 @@ def h200() -> tuple[list[Arm], list[RunRecord]]:
     runs = told(arms, 5)
     rng = np.random.default_rng(3)
     runs = [
-        replace(run, summary=run.summary | {"step_ms": run.summary["step_ms"] * float(np.exp(rng.normal(0, 0.03)))})
+        replace(run, summary=slower(run.summary, float(np.exp(rng.normal(0, 0.03)))))
         if run.arm in ("log_every", "without_log_every")
         else run
         for run in runs

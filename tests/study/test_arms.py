@@ -63,6 +63,23 @@ def test_a_switch_that_is_compared_has_the_users_value_where_it_is_on() -> None:
     assert "perf.workers=14" not in made["without_workers"].overrides
 
 
+def test_in_company_what_the_missing_technique_needs_stays_on_both_sides() -> None:
+    made = arms("study=techniques", "study.techniques=[prefetch,amp]")
+    everything, without = made["all"].overrides, made["without_prefetch"].overrides
+    assert made["without_prefetch"].reference == "all"
+    assert set(everything) - set(without) == {"perf.prefetch=2"}
+    assert "perf.pinned=true" in without
+    assert set(everything) - set(made["without_amp"].overrides) == {"perf.amp=bf16"}
+
+
+def test_in_company_what_needs_the_missing_technique_goes_on_both_sides() -> None:
+    made = arms("study=techniques", "study.techniques=[prefetch,amp,pinned]")
+    everything = set(made["all"].overrides)
+    assert made["without_pinned"].reference == "without_prefetch"
+    assert everything - set(made["without_prefetch"].overrides) == {"perf.prefetch=2"}
+    assert everything - set(made["without_pinned"].overrides) == {"perf.prefetch=2", "perf.pinned=true"}
+
+
 @pytest.mark.parametrize("kind", ["control", "arms"])
 def test_without_techniques_to_compare_every_switch_is_in_every_arm(kind: str) -> None:
     named = ["+study.arms.best=[perf=all,perf.amp=fp32]"] if kind == "arms" else []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 
 import pytest
 
-from framework.study.arms import technique_arms
+from framework.study.arms import named_arms, technique_arms
 from framework.study.render import report
 from tests.study import made_gpu, stories
 from tests.study.reading import Page, rendered
@@ -75,6 +76,23 @@ def test_what_a_technique_needs_is_named(tmp_path):
     assert "| prefetch (with pinned, against needs_of_prefetch) |" in markdown
 
 
+def test_an_arm_on_another_device_is_no_change_of_the_machine(tmp_path):
+    arms = named_arms({"cpu": ["device=cpu"]})
+    cpu = {"type": "cpu", "name": "Intel Xeon Platinum 8480C", "cpu_cores": 16}
+    runs = [
+        replace(run, summary=run.summary | {"device": cpu}) if run.arm == "cpu" else run
+        for run in made_gpu.told(arms, 3)
+    ]
+    markdown, _ = rendered(tmp_path, (arms, runs), blocks=3)
+    assert "machines" not in markdown
+    assert "- Device: NVIDIA H200, 140 GiB, Intel Xeon Platinum 8480C, 16 cores; Intel Xeon" in markdown
+
+
+def test_a_study_that_tells_no_commit_is_not_given_that_of_the_checkout(tmp_path):
+    markdown, _ = rendered(tmp_path, stories.only_controls(noisy=False))
+    assert "- Commit: not known: the plan names none\n" in markdown
+
+
 def test_memory_of_the_process_stands_for_that_of_a_device(tmp_path):
     markdown, _ = rendered(tmp_path, stories.of_the_user())
     assert "Peak process memory" in markdown
@@ -87,6 +105,38 @@ def test_runs_on_two_machines_are_told_of(tmp_path):
     markdown, _ = rendered(tmp_path, (arms, [*runs[:-1], replace(runs[-1], summary=other)]))
     assert "The runs were on 2 machines" in markdown
     assert "NVIDIA A100" in markdown
+
+
+def with_neighbours(*counts):
+    arms, runs = stories.only_controls(noisy=False)
+    return arms, [
+        replace(run, summary=run.summary | {"gpu_neighbours": count}) for run, count in zip(runs, counts, strict=False)
+    ]
+
+
+def test_other_processes_on_the_gpu_are_told_of_above_every_figure(tmp_path, capsys):
+    markdown, page = rendered(tmp_path, with_neighbours(0, 2, 0, 1, *[0] * 99))
+    said = "Other processes were on the GPU in 2 runs"
+    for text in (markdown, Page(page).text, capsys.readouterr().out):
+        assert said in " ".join(text.split())
+    assert markdown.index(said) < markdown.index("## Recommendation")
+    machine = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["machine"]
+    assert (machine["gpu_neighbours"], machine["why_unseen"]) == (2, None)
+
+
+def test_a_gpu_without_others_is_not_complained_of(tmp_path):
+    markdown, _ = rendered(tmp_path, with_neighbours(*[0] * 99))
+    assert "Other processes" not in markdown
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["machine"]["gpu_neighbours"] == 0
+
+
+@pytest.mark.parametrize("told", [{"gpu_neighbours": None, "missing": {"gpu_neighbours": "no nvidia-smi"}}, {}])
+def test_whether_others_were_on_the_gpu_may_not_be_known(tmp_path, told):
+    arms, runs = stories.only_controls(noisy=False)
+    markdown, _ = rendered(tmp_path, (arms, [replace(run, summary=run.summary | told) for run in runs]))
+    assert "Other processes" not in markdown
+    machine = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["machine"]
+    assert (machine["gpu_neighbours"], machine["why_unseen"]) == (None, "no nvidia-smi" if told else "no run told")
 
 
 def test_a_report_that_cannot_be_written_leaves_the_former_one(tmp_path, monkeypatch):

@@ -16,6 +16,16 @@ pytestmark = pytest.mark.slow
 FRONT_DOOR = Path(__file__).parents[2] / "train.py"
 MODULE = '''
 import time, torch
+from torch.utils.data import get_worker_info
+
+from framework.data.digits import Digits
+
+class Faulty(Digits):
+    """A loader worker reads other values than this process, so that perf.workers changes the losses."""
+
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        return image * (1.0 if get_worker_info() is None else 1.001), label
 
 class Sleeper(torch.nn.Module):
     """Sleeps a known time in each training step, so that an arm's effect is known too."""
@@ -94,6 +104,53 @@ def test_a_switch_that_does_nothing_is_not_active_and_an_interrupted_study_goes_
     page = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
     assert "not active" in page
     assert "skipped" in page
+
+
+def test_a_technique_that_changes_the_loss_is_caught_and_one_that_does_not_is_not_accused(tmp_path: Path) -> None:
+    """The losses depend on the seeds alone, so that no outcome depends on time."""
+    arms = [
+        "+study.arms.faulty=['perf.workers=1']",
+        "+study.arms.honest=['perf.log_every=7']",
+        "+study.arms.rate=['optim.lr=1']",
+    ]
+    faulty = ["data.train._target_=sleeper_of_the_test.Faulty", "+model.ms=1"]
+    process = start(tmp_path, "study=arms", "study.blocks=2", *arms, *faulty)
+    output, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, output
+    found = report(tmp_path)
+    numbers = {row["arm"]: row["numbers"] for row in found["analysis"]["named"]}
+    assert {arm: one["verdict"] for arm, one in numbers.items()} == {
+        "faulty": "differs",
+        "honest": "same",
+        "rate": "differs",
+    }
+    assert (
+        numbers["faulty"]["reason"]
+        == "losses part at step 1 of block 0; the baseline's repeats are bit-equal in 2 blocks"
+    )
+    assert numbers["rate"]["reason"].startswith("final loss differs by -")
+    page = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
+    assert "losses part at step 1 of block 0" in page
+    assert found["analysis"]["repeats"] == "Baseline and control have bit-equal losses in 2 of 2 blocks."
+    assert found["machine"]["gpu_neighbours"] is None
+    assert found["machine"]["why_unseen"] == "the run is not on a GPU"
+
+
+def blocks_run(folder: Path) -> list[int]:
+    lines = (folder / "study" / "runs.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["block"] for line in lines]
+
+
+def test_blocks_are_added_until_the_most_and_none_once_intervals_are_narrow(tmp_path: Path) -> None:
+    """No interval of times is as narrow as 1e-9, and every one as narrow as 1e9 once it has two blocks."""
+    for width, least, most, blocks in (("1e-9", 1, 2, [0, 0, 1, 1]), ("1e9", 1, 4, [0, 0, 1, 1])):
+        settings = [f"study.half_width={width}", f"study.blocks={least}", f"study.max_blocks={most}"]
+        process = start(tmp_path, "study=control", "study.controls=1", "+model.ms=1", *settings)
+        output, _ = process.communicate(timeout=200)
+        assert process.returncode == 0, output
+        assert f"{least} to {most} blocks" in output
+        assert blocks_run(tmp_path) == blocks
+    assert report(tmp_path)["settings"]["half_width"] == 1e9
 
 
 def test_a_study_in_another_studys_folder_is_refused(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ def test_ratios_are_given_to_a_thousandth(value, spelled):
     [
         (None, ("–", "")),  # noqa: RUF001
         (BreakEven("never", None, None), ("never", "")),
-        (BreakEven("at once", Interval(0.0, 0.0, 12.4), None), ("at once", "0 to 12 steps")),
+        (BreakEven("at once", None, None), ("at once", "")),
+        (BreakEven(None, Interval(0.0, 0.0, 12.4), None), ("0 steps", "0 to 12 steps")),
         (BreakEven(None, Interval(1254.2, 1168.0, 1346.0), None), ("1,254 steps", "1,168 to 1,346 steps")),
     ],
 )
