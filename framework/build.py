@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from framework import feed, first_layer, schedule
 from framework.components import call, factory, make
-from framework.config import Compile, Config, StartMethod
+from framework.config import Compile, Config, Data
 from framework.data.loader import Loader, LoaderSettings
 from framework.data.seeding import seed_process
+from framework.draft import Draft
 from framework.engine import Run
 from framework.forward import ForwardLoss, Scores, forwards
 from framework.losses import Losses
@@ -51,19 +51,6 @@ from framework.update import Parts, State, Window, make_update
 from framework.utilisation import Utilisation, peak_tflops
 
 
-@dataclass(frozen=True)
-class Draft:
-    """What the stages of the recipe share."""
-
-    cfg: Config
-    switches: Switches
-    device: torch.device
-    model: nn.Module
-    objective: Objective
-    dtype: torch.dtype  # of the forward
-    autocasts: Callable[[], AbstractContextManager[object]]
-
-
 def build(settled: Settled, folder: Path) -> Run:
     """Composes a run whose results go to `folder`. Errors: ConfigError for what turns out to be wrong only now."""
     try:
@@ -80,8 +67,10 @@ def _build(settled: Settled, folder: Path) -> Run:
     device = torch.device(cfg.device)
     seed_process(cfg.seed)
     model, objective = make(cfg.model, "model"), make(cfg.objective, "objective")
+    on_device = partial(_on_device, cfg, switches, model, objective)
+    early = on_device() if device.type == "cpu" else None  # what is lacking is told before data are read, but
     loader, held_out = _loaders(cfg, switches, model)  # workers are forked before this process computes on a GPU
-    draft = _on_device(cfg, switches, model, objective)
+    draft = early or on_device()
     steps = feed.total_steps(loader.batches, cfg.train.accumulate, cfg.train.epochs, cfg.train.max_steps)
     state = _state(draft, steps)
     forward_loss, scores = _step(draft)
@@ -113,10 +102,14 @@ def _build(settled: Settled, folder: Path) -> Run:
 
 
 def _loaders(cfg: Config, switches: Switches, model: nn.Module) -> tuple[Loader, Loader | None]:
-    """Loaders of the training set and of the held-out set, their workers running."""
-    data, perf = cfg.data, cfg.perf
-    method = None if data.start_method is StartMethod.default else data.start_method.name
-    options = workers.options(perf.workers, data.worker_batches, method) | (pinned.options() if perf.pinned else {})
+    """Loaders of the training set and of the held-out set, their workers running.
+
+    With perf.pinned CUDA is touched as soon as the first loader starts, so the second's workers are forked after that.
+    """
+    data, perf, device = cfg.data, cfg.perf, torch.device(cfg.device)
+    asked = (data.worker_batches, data.start_method) != (Data.worker_batches, Data.start_method)
+    options = workers.options(perf.workers, data.worker_batches, data.start_method.name, asked)
+    options |= pinned.options() if perf.pinned else {}
     function = factory(data.collate, "data.collate") if data.collate else None
     settings = LoaderSettings(
         name="data.train",
@@ -129,6 +122,8 @@ def _loaders(cfg: Config, switches: Switches, model: nn.Module) -> tuple[Loader,
         self_sharded=data.self_sharded,
         options=options,
     )
+    if perf.pinned and device.index:
+        _enter(device)  # before any fork: the pinning thread begins with the loader, on the GPU that is current then
     loader = Loader(make(data.train, "data.train"), settings, function)
     switches.evidence["workers"] = lambda: workers.evidence(loader.processes, os.getpid())
     loader.start()
@@ -141,11 +136,18 @@ def _loaders(cfg: Config, switches: Switches, model: nn.Module) -> tuple[Loader,
     return loader, held_out
 
 
-def _on_device(cfg: Config, switches: Switches, model: nn.Module, objective: Objective) -> Draft:
-    """Sets the flags of the process, then moves the model to its device in the memory format asked for."""
-    perf, device = cfg.perf, torch.device(cfg.device)
+def _enter(device: torch.device) -> None:
+    """Makes a GPU the current one, as compiled kernels, events and the pinning thread need it."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device={device} does not start: its driver may be too old for this torch; set device=cpu.")
     if device.type == "cuda":
-        torch.cuda.set_device(device)  # compiled kernels and events take the current one
+        torch.cuda.set_device(device)
+
+
+def _on_device(cfg: Config, switches: Switches, model: nn.Module, objective: Objective) -> Draft:
+    """Sets the flags of the process, tries what may be lacking, then moves the model to its device in its format."""
+    perf, device = cfg.perf, torch.device(cfg.device)
+    _enter(device)
     tf32.apply(perf.tf32)
     cudnn_benchmark.apply(perf.cudnn_benchmark)
     switches.evidence |= {"tf32": tf32.evidence, "cudnn_benchmark": cudnn_benchmark.evidence}
@@ -156,17 +158,16 @@ def _on_device(cfg: Config, switches: Switches, model: nn.Module, objective: Obj
     if perf.channels_last:
         model = channels_last.convert_model(model)
     dtype = amp.DTYPES[perf.amp.name]
-    return Draft(cfg, switches, device, model.to(device), objective, dtype, amp.autocasts(dtype, device))
+    model, make_optimizer = model.to(device), factory(cfg.optim.optimizer, "optim.optimizer")
+    fused = partial(fused_optimizer.arguments, make_optimizer, device, {p.dtype for p in model.parameters()})
+    make_optimizer = partial(make_optimizer, **switches.offered("fused_optimizer", fused, dict[str, Any]()))
+    return Draft(cfg, switches, device, model, objective, make_optimizer, dtype, amp.autocasts(dtype, device))
 
 
 def _state(draft: Draft, steps: int | None) -> State:
     """Model, optimizer, schedule and scaler."""
     cfg, device = draft.cfg, draft.device
-    make_optimizer = factory(cfg.optim.optimizer, "optim.optimizer")
-    dtypes = {p.dtype for p in draft.model.parameters()}
-    fused = partial(fused_optimizer.arguments, make_optimizer, device, dtypes)
-    asked: dict[str, Any] = draft.switches.offered("fused_optimizer", fused, {})
-    optimizer = call(make_optimizer, "optim.optimizer", draft.model.parameters(), **asked)
+    optimizer = call(draft.make_optimizer, "optim.optimizer", draft.model.parameters())
     draft.switches.evidence["fused_optimizer"] = lambda: fused_optimizer.evidence(optimizer)
     course = schedule.factor(cfg.optim.schedule.name, cfg.optim.warmup_steps, steps)
     return State(draft.model, optimizer, LambdaLR(optimizer, course), amp.scaler(draft.dtype, device))
@@ -211,9 +212,8 @@ def _first_batch(draft: Draft, meter: Meter, utilisation: Utilisation) -> Callab
             kept = first_layer.sample(batch)
             utilisation.count(lambda: make(cfg.model, "model"), draft.objective, batch)
 
-        def layer() -> first_layer.FirstLayer:
-            return first_layer.look(draft.model, lambda: draft.objective.loss(draft.model, kept), draft.autocasts)
-
+        forward = partial(draft.objective.loss, draft.model, kept)
+        layer = cache(partial(first_layer.look, draft.model, forward, draft.autocasts))
         switches.evidence["amp"] = lambda: amp.evidence(draft.dtype, layer().dtype)
         switches.evidence["channels_last"] = lambda: channels_last.evidence(layer().strides)
 

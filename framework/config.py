@@ -62,7 +62,7 @@ class IfUnavailable(Enum):
 
 @dataclass
 class Perf:
-    """One scalar per technique; the defaults are PyTorch's own way of doing things."""
+    """One scalar per technique; the defaults are PyTorch's own way, but that `tf32` is off for convolutions too."""
 
     workers: int = 0
     pinned: bool = False
@@ -118,7 +118,7 @@ class Train:
 
     epochs: int = 1
     max_steps: int | None = None  # decides alone where it is set
-    accumulate: int = 1
+    accumulate: int = 1  # batches in a step; they lie on the device together
     clip_norm: float | None = None
     eval_every: int = 0  # 0: at the end only
     max_skipped_steps: int = 25  # this many fp16 steps skipped in a row end the run

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import logging
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from framework.summary import Summary
 
+log = logging.getLogger("gearshift")
+
 
 class Screen:
-    """Prints to the terminal; where there is none, only where the results lie."""
+    """Prints to the terminal; where there is none, only where the results lie. Notes go to the log."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
         self.progress: Progress | None = None
 
     def begin(self, summary: Summary, total_steps: int | None) -> None:
-        """Says what runs where."""
+        """Says what runs where; what was left out goes to the log, which is there without a terminal too."""
+        left_out: dict[str, list[str]] = {}
+        for name, switch in summary.switches.items():
+            if switch["left_out"]:
+                left_out.setdefault(switch["left_out"], []).append(name)
+        if left_out:
+            log.warning("left out: %s", "; ".join(f"{', '.join(names)} ({why})" for why, names in left_out.items()))
         if not self.console.is_terminal:
             return
         on = " ".join(f"{name}={s['effective']}" for name, s in summary.switches.items() if s["on"]) or "none"
         self._say(f"{summary.name} on {summary.device['name']}, {_count(summary.parameters)} parameters", "bold")
         self._say(f"switches on: {on}")
-        for name, switch in summary.switches.items():
-            if switch["left_out"]:
-                self._say(f"left out: {name} ({switch['left_out']})", "yellow")
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"))
         self.progress = Progress(*columns, console=self.console, transient=True)
         self.progress.add_task("steps", total=total_steps, figures="")

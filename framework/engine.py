@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from framework.losses import Losses
-from framework.memory import Memory
+from framework.memory import EVALUATION, Memory
 from framework.meter import Meter, Work
 from framework.report import Report
 from framework.tree import Batch
@@ -75,7 +75,7 @@ def evaluate(run: Run) -> Evaluation | None:
     sums = torch.zeros(3, dtype=torch.float64, device=run.losses.device)  # loss, right answers, count
     knows_accuracy = False
     with run.meter.paused():
-        run.memory.enter("evaluation")
+        run.memory.enter(EVALUATION)
         model.eval()
         try:
             with torch.no_grad():

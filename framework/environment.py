@@ -100,8 +100,8 @@ def alone() -> None:
 
 
 _COUNT = """
-import ctypes, sys
-driver, count = ctypes.CDLL(sys.argv[1]), ctypes.c_int(0)
+import ctypes
+driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
 failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
 print(0 if failed else count.value)
 """
@@ -109,8 +109,7 @@ print(0 if failed else count.value)
 
 def _visible_gpus() -> int:
     """Asks in a process of its own: a driver that was started here could not be used in forked workers."""
-    library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    command = [sys.executable, "-I", "-S", "-c", _COUNT, library]
+    command = [sys.executable, "-I", "-S", "-c", _COUNT]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     return int(answer.stdout) if answer.returncode == 0 else 0  # it fails where there is no driver
 

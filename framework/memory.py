@@ -12,7 +12,8 @@ from typing import Protocol
 import torch
 
 GIB = 2**30
-Enter = Callable[[str], None]
+EVALUATION = "evaluation"  # the phase that is no part of training
+Enter = Callable[[str], None]  # told before each phase: forward, backward, optimizer
 
 
 def _ignore(phase: str) -> None:
@@ -66,7 +67,7 @@ def source(device: torch.device) -> Source:
 
 
 class Memory:
-    """Peaks after warm-up, and those of each phase.
+    """Peaks of training after warm-up, and those of each phase. Evaluation's count in its phase alone.
 
     The phases of a step are read once, in the last step of the warm-up, since reading takes as long as a short step.
     The allocator keeps its count as the host calls it, so nothing waits for the device.
@@ -97,8 +98,9 @@ class Memory:
         """Ends a phase: its peak is kept, and the next begins at what is held now."""
         peaks = self.source.peaks()
         self._by_phase |= self._present(peaks)
+        if self._phase != EVALUATION:
+            self._highest = _higher(self._highest, peaks)
         self._phase = None
-        self._highest = _higher(self._highest, peaks)
         self.source.reset()
 
     def _present(self, peaks: dict[str, float]) -> dict[str, float]:
@@ -113,7 +115,7 @@ class Memory:
         return self._by_phase | self._present(self.source.peaks())
 
     def peaks(self) -> dict[str, float]:
-        """Peaks since the warm-up, or since the start while it lasts, in GiB."""
+        """Peaks of training since the warm-up, or since the start while it lasts, in GiB. Not for use in evaluation."""
         return _higher(self._highest, self.source.peaks())
 
 

@@ -16,7 +16,7 @@ from framework.meter import Meter, Timing
 from framework.neighbours import neighbours
 from framework.summary import Summary, Switch, end, nulls, write
 from framework.update import State
-from framework.utilisation import Utilisation
+from framework.utilisation import UNKNOWN_PEAK, Utilisation
 
 
 class Evaluated(Protocol):
@@ -65,12 +65,12 @@ class Report:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            end(self.summary, error)
-            self.summary.steps = self.sources.meter.steps
-            self._counts()
-        self._give_reasons()
         try:
+            if error is not None:
+                end(self.summary, error)
+                self.summary.steps = self.sources.meter.steps
+                self._counts()
+            self._give_reasons()
             self.events.close()
         finally:
             write(self.folder, self.summary)
@@ -82,11 +82,11 @@ class Report:
         timing = self.sources.meter.recent()
         self.last_step = step
         mean = sum(losses) / len(losses)
-        state, scaler = self.sources.state, self.sources.state.scaler
-        figures = {"train/loss": mean, "train/lr": state.lr, **self._timing(timing)}
+        state = self.sources.state
+        figures = {"train/loss": mean, "train/lr": state.lr_used, **self._timing(timing)}
         figures |= {f"memory/{name}": value for name, value in self.sources.memory.peaks().items()}
-        if scaler.is_enabled():
-            figures |= {"train/skipped_steps": state.skipped, "train/loss_scale": scaler.get_scale()}
+        if state.scaler.is_enabled():
+            figures |= {"train/skipped_steps": state.skipped, "train/loss_scale": state.read_scale()}
         self.events.scalars(figures, step)
         self.screen.update(step, mean, timing.step_ms if timing else None)
 
@@ -105,21 +105,25 @@ class Report:
         return figures if mfu is None else figures | {"throughput/mfu": mfu}
 
     def evaluated(self, step: int, evaluation: Evaluated | None) -> None:
-        """Writes held-out figures."""
+        """Writes held-out figures. What that costs is in no step."""
         if evaluation is None:
             return
-        figures = {"eval/loss": evaluation.loss}
-        if evaluation.accuracy is not None:
-            figures["eval/accuracy"] = evaluation.accuracy
-        if (held := host_gib()) is not None:
-            figures["memory/host_gib"] = held
-        self.events.scalars(figures, step)
+        with self.sources.meter.paused():
+            self._write_evaluation(step, evaluation)
         self.summary.evaluation = {
             "loss": evaluation.loss,
             "accuracy": evaluation.accuracy,
             "count": evaluation.count,
             "step": step,
         }
+
+    def _write_evaluation(self, step: int, evaluation: Evaluated) -> None:
+        figures = {"eval/loss": evaluation.loss}
+        if evaluation.accuracy is not None:
+            figures["eval/accuracy"] = evaluation.accuracy
+        if (held := host_gib()) is not None:
+            figures["memory/host_gib"] = held
+        self.events.scalars(figures, step)
 
     def finish(self, step: int) -> None:
         """Ends a run that went well: the last figures, the evidence, and hyperparameters with final metrics."""
@@ -137,9 +141,10 @@ class Report:
         self._hyperparameters(step)
 
     def _counts(self) -> None:
+        """Asks nothing of the device: the error that ended a run may have left it unable to answer."""
         summary, state, meter = self.summary, self.sources.state, self.sources.meter
         summary.optimizer_steps, summary.skipped_steps = state.steps, state.skipped
-        summary.loss_scale = state.scaler.get_scale() if state.scaler.is_enabled() else None
+        summary.loss_scale = state.scale if state.scaler.is_enabled() else None
         summary.rows, summary.tokens, summary.warmup_s = meter.total_rows, meter.total_tokens, meter.warmup_s
         summary.losses = list(self.sources.losses.history)
         utilisation = self.sources.utilisation
@@ -166,9 +171,13 @@ class Report:
             "loss_scale": "only perf.amp=fp16 has one",
             "warmup_s": f"the run ended within the {summary.warmup_steps} steps of the warm-up",
             "flops_per_row": uncounted,
-            "peak_tflops": "the device's peak is not known: set meter.peak_tflops",
+            "peak_tflops": UNKNOWN_PEAK,
             "mfu": uncounted if timed else untimed,
             "gpu_neighbours": self.why_unseen,
+            "memory": unfinished,
+            "memory_by_phase": f"the run ended before step {summary.warmup_steps}, in which the phases are told apart"
+            if completed
+            else unfinished,
             "host_gib": "the system does not tell" if completed else unfinished,
             "evaluation": "data.eval names no set" if completed else unfinished,
         }

@@ -18,6 +18,8 @@ from framework.config import Amp, Compile, Config, IfUnavailable, Perf
 from framework.environment import Machine, allocator_fault
 from framework.mistakes import ConfigError, LackError, explain
 
+MOST_SEED = 2**64 - 1  # what torch's generators take
+
 
 @dataclass(frozen=True)
 class Settled:
@@ -136,8 +138,7 @@ def _device(asked: str, machine: Machine) -> str:
     return f"cuda:{int(number or 0)}"
 
 
-def _faults(cfg: Config) -> Iterator[str]:
-    """Sentences about values that no machine could run."""
+def _too_small(cfg: Config) -> Iterator[str]:
     least = {
         "data.batch_size": (cfg.data.batch_size, 1),
         "data.eval_batch_size": (cfg.data.eval_batch_size, 1),
@@ -159,6 +160,13 @@ def _faults(cfg: Config) -> Iterator[str]:
         for key, (value, low) in least.items()
         if value is not None and value < low
     )
+
+
+def _faults(cfg: Config) -> Iterator[str]:
+    """Sentences about values that no machine could run."""
+    yield from _too_small(cfg)
+    if cfg.seed > MOST_SEED:
+        yield f"seed={cfg.seed} is too large: use {MOST_SEED} or less."
     for key, number in {"train.clip_norm": cfg.train.clip_norm, "meter.peak_tflops": cfg.meter.peak_tflops}.items():
         if number is not None and not number > 0:
             yield f"{key}={number} must be above 0: use null to switch it off."

@@ -19,9 +19,11 @@ FILE = "summary.json"
 
 @dataclass
 class Summary:
-    """The fields of summary.json. A figure that is null has its reason in `missing`, under the same name.
+    """The fields of summary.json. A figure that is null, or a table that lacks its figures, has its
+    reason in `missing`, under the same name.
 
-    Steps are optimizer steps; times ending in `_ms` are per step, after warm-up. Peaks are since the warm-up.
+    Steps are optimizer steps; times ending in `_ms` are per step, after warm-up. Peaks in `memory` are training's
+    since the warm-up; evaluation's is in `memory_by_phase`. What it leaves reserved or resident counts in both.
     """
 
     status: str = "running"  # completed, failed or interrupted
@@ -35,7 +37,7 @@ class Summary:
     steps: int = 0  # windows processed, skipped steps included
     optimizer_steps: int = 0  # steps that the optimizer took
     skipped_steps: int = 0  # fp16 steps skipped because of overflow
-    loss_scale: float | None = None  # at the end, fp16 only
+    loss_scale: float | None = None  # as last read: at the end, or before an error; fp16 only
     rows: int = 0  # samples trained on, all epochs
     tokens: int = 0  # the same for text
     warmup_steps: int = 0
@@ -94,8 +96,10 @@ def end(summary: Summary, error: BaseException) -> None:
 
 
 def nulls(summary: Summary) -> list[str]:
-    """The figures that need a reason in `missing`."""
-    return [f.name for f in fields(summary) if getattr(summary, f.name) is None and f.name != "error"]
+    """The figures that need a reason in `missing`: those that are null, and tables without those of training."""
+    unknown = [f.name for f in fields(summary) if getattr(summary, f.name) is None and f.name != "error"]
+    unknown += [] if summary.memory else ["memory"]
+    return unknown + ([] if "forward" in summary.memory_by_phase else ["memory_by_phase"])
 
 
 def write_unbuilt(folder: Path, name: str, config: dict[str, Any], error: BaseException) -> None:

@@ -33,7 +33,7 @@ class Transfer:
             return leaf
         kind: Any = type(leaf)
         pinned = [self._counted(tensor) for tensor in tensors(leaf)]
-        if self.asynchronous and all(pinned) and _may_not_wait(kind):
+        if pinned and all(pinned) and _may_not_wait(kind):
             return leaf.to(self.device, non_blocking=True)
         return leaf.to(self.device)
 

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 
+from framework.memory import Enter
 from framework.tree import Batch
 
 LEAST_SCALE = 1e-4  # a loss scale that skips have brought to 0 would turn gradients, then weights, into NaN
 
 Window = Sequence[Batch]
-Enter = Callable[[str], None]  # told before each phase: forward, backward, optimizer
 Update = Callable[[Window, Enter], Tensor]
 
 
 @dataclass
 class State:
-    """Everything that training changes. `steps` are those that the optimizer took, `skipped` those it did not."""
+    """Everything that training changes. `steps` are those that the optimizer took, `skipped` those it did not.
+
+    `lr_used` is the learning rate of the last step; `scale` the loss scale when the host last read it.
+    """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -30,6 +33,17 @@ class State:
     steps: int = 0
     skipped: int = 0
     skipped_in_a_row: int = 0
+    lr_used: float = field(init=False)
+    scale: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lr_used = self.lr
+        self.read_scale()  # before its first use the scaler knows it without the device
+
+    def read_scale(self) -> float:
+        """The loss scale. Waits for the device; 1 where there is none."""
+        self.scale = float(self.scaler.get_scale())
+        return self.scale
 
     @property
     def lr(self) -> float:
@@ -72,6 +86,7 @@ def make_update(state: State, parts: Parts) -> Update:
         if parts.clip_norm is not None:
             state.scaler.unscale_(state.optimizer)
             nn.utils.clip_grad_norm_(parameters, parts.clip_norm)
+        state.lr_used = state.lr
         stepped = parts.optimizer_step(state.scaler, state.optimizer)
         state.optimizer.zero_grad(set_to_none=True)
         _count(state, stepped, parts.max_skipped_steps)
@@ -101,7 +116,7 @@ def _count(state: State, stepped: bool, max_skipped_steps: int) -> None:
         return
     state.skipped += 1
     state.skipped_in_a_row += 1
-    scale = state.scaler.get_scale()
+    scale = state.read_scale()
     if state.skipped_in_a_row >= max_skipped_steps:
         raise RuntimeError(
             f"{state.skipped_in_a_row} steps in a row were skipped because of overflow (loss scale {scale:g}): the "

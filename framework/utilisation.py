@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from framework.tree import Batch, rows, tree_map
 
 # Dense peaks in TFLOP/s: (float32, TF32, 16 bits). Source: NVIDIA's datasheets of each device.
 PEAKS = {
+    "H200 NVL": (60.0, 417.5, 835.5),
     "H200": (67.0, 494.7, 989.4),
     "H100 NVL": (60.0, 417.5, 835.5),
     "H100 PCIe": (51.2, 378.0, 756.0),
@@ -28,6 +30,7 @@ PEAKS = {
     "V100": (15.7, 15.7, 125.0),
     "T4": (8.1, 8.1, 65.0),
 }
+UNKNOWN_PEAK = "the device's peak is not known (it is not in the table, or a MIG slice): set meter.peak_tflops"
 
 
 def per_row(make_model: Callable[[], nn.Module], objective: Objective, batch: Batch) -> float:
@@ -35,7 +38,8 @@ def per_row(make_model: Callable[[], nn.Module], objective: Objective, batch: Ba
 
     Attention counts in full, also where a causal mask halves it. Errors: whatever the model raises on the meta device.
     """
-    with torch.device("meta"):
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the model was made before; this time loading its weights changes nothing
         model = make_model()
     shapes = tree_map(_shape_only, batch)
     with FlopCounterMode(display=False) as counter:
@@ -48,10 +52,12 @@ def _shape_only(leaf: Any) -> Any:
 
 
 def peak_tflops(device: torch.device, dtype: torch.dtype, tf32: bool) -> float | None:
-    """The dense peak of `device` at the precision in use, None where it is not in the table."""
+    """The dense peak of `device` at the precision in use, None where it is not in the table or is a MIG slice."""
     if device.type != "cuda":
         return None
     words = set(re.split(r"[^A-Za-z0-9]+", torch.cuda.get_device_name(device)))  # an RTX A1000 is no A100
+    if "MIG" in words:  # the name is that of the whole card
+        return None
     column = 2 if dtype is not torch.float32 else int(tf32)
     return next((peaks[column] for known, peaks in PEAKS.items() if words.issuperset(known.split())), None)
 
@@ -67,7 +73,7 @@ class Utilisation:
     def count(self, make_model: Callable[[], nn.Module], objective: Objective, batch: Batch) -> None:
         """Counts the arithmetic of a row. A model that cannot be counted costs the figure, never the run."""
         if self.peak_tflops is None:
-            self.why = "the device's peak is not known: set meter.peak_tflops"
+            self.why = UNKNOWN_PEAK
         try:
             with generators_kept():
                 self.flops_per_row = per_row(make_model, objective, batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 
 from framework import config, rules
 from framework.environment import Machine
@@ -172,3 +174,27 @@ def test_evidence_is_what_the_first_layer_returned(
     asked: torch.dtype, met: torch.dtype | None, active: bool | None
 ) -> None:
     assert amp.evidence(asked, met).active is active
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_D03_one_number_is_read_in_a_step_with_a_loss_scale(monkeypatch: pytest.MonkeyPatch, fused: bool) -> None:
+    """The scaler reads it itself unless the optimizer is fused; a step after an overflow reads no more."""
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused), GradScaler("cpu", init_scale=4.0)
+    reads: list[str] = []
+    for name in ("item", "tolist", "__float__", "__bool__"):
+        method = getattr(Tensor, name)
+
+        def counting(tensor: Tensor, name: str = name, method: Callable[[Tensor], object] = method) -> object:
+            reads.append(name)
+            return method(tensor)
+
+        monkeypatch.setattr(Tensor, name, counting)
+    for factor, stepped in ((1.0, True), (float("inf"), False), (1.0, True)):
+        scaler.scale(model(torch.ones(2, 8)).mean() * factor).backward()
+        reads.clear()
+        assert amp.step(scaler, optimizer) is stepped
+        assert len(reads) == 1
+        optimizer.zero_grad()
+    monkeypatch.undo()
+    assert scaler.get_scale() == 2.0

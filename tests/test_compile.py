@@ -251,6 +251,17 @@ def test_E06_without_a_compiler_a_run_ends_before_its_first_step(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_E06_a_lack_is_told_before_any_data_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "Loader", lambda *_: pytest.fail("data were read"))
+    with pytest.raises(ConfigError, match=r"^perf\.fused_optimizer=true is not offered by NAdam"):
+        build.build(
+            composed("optim=adamw", "optim.optimizer._target_=torch.optim.NAdam", "perf.fused_optimizer=true"), tmp_path
+        )
+    monkeypatch.setattr(build.compiling, "probe", no_compiler)
+    with pytest.raises(ConfigError, match=r"^perf\.compile=default cannot compile"):
+        build.build(composed("perf.compile=default"), tmp_path)
+
+
 def test_E06_without_a_compiler_a_run_may_go_on_and_says_that_it_is_not_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,19 +60,29 @@ def test_where_nobody_looks_there_is_one_line(summary: Summary) -> None:
     assert ended == "completed after 120 steps: outputs/x\n"
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_D05_what_was_left_out_is_logged_once(
+    summary: Summary, caplog: pytest.LogCaptureFixture, terminal: bool
+) -> None:
+    summary.switches["amp"] = switch(requested="fp16", left_out="no [amp]")
+    summary.switches["pinned"] = summary.switches["tf32"]
+    seen(terminal, summary)
+    lack = "needs a CUDA device and this run is on the CPU"
+    assert caplog.messages == [f"left out: amp (no [amp]); tf32, pinned ({lack})"]
+
+
 def test_a_person_sees_what_runs_where(summary: Summary) -> None:
     begun, _ = seen(True, summary)
     assert "digits on Some GPU, 12.3M parameters" in begun
     assert "switches on: workers=4 amp=bf16" in begun
-    assert "left out: tf32 (needs a CUDA device and this run is on the CPU)" in begun
     assert "pinned" not in begun
 
 
-def test_without_switches_a_person_sees_that_too(summary: Summary) -> None:
+def test_without_switches_a_person_sees_that_too(summary: Summary, caplog: pytest.LogCaptureFixture) -> None:
     summary.switches = {"pinned": switch()}
     begun, _ = seen(True, summary)
     assert "switches on: none" in begun
-    assert "left out" not in begun
+    assert caplog.messages == []
 
 
 def test_a_person_sees_the_result_as_a_table(summary: Summary) -> None:
@@ -114,14 +124,12 @@ def test_a_run_that_ended_early_shows_no_table(summary: Summary, status: str) ->
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_brackets_in_names_and_reasons_are_shown_as_they_are(summary: Summary, terminal: bool) -> None:
+def test_brackets_in_names_are_shown_as_they_are(summary: Summary, terminal: bool) -> None:
     summary.name = "run [bold] [/x]"
-    summary.switches = {"compile": switch(requested="default", left_out="cannot compile (/usr/[c++]: [/no] compiler)")}
     begun, ended = seen(terminal, summary, "/data/[old]/[/x]/outputs")
     assert "completed after 120 steps: /data/[old]/[/x]/outputs\n" in ended
     if terminal:
         assert "run [bold] [/x] on Some GPU" in begun
-        assert "left out: compile (cannot compile (/usr/[c++]: [/no] compiler))" in begun
 
 
 def test_a_long_path_stays_on_one_line(summary: Summary) -> None:

@@ -206,7 +206,7 @@ def test_B10_the_driver_is_asked_in_a_process_of_its_own(
 ) -> None:
     def asked(command: list[str], **_: Any) -> SimpleNamespace:
         assert command[0] == sys.executable
-        assert "cuInit" in command[-2]
+        assert "cuInit" in command[-1]
         return SimpleNamespace(stdout=printed, returncode=code)
 
     monkeypatch.setattr(environment.subprocess, "run", asked)
@@ -214,7 +214,7 @@ def test_B10_the_driver_is_asked_in_a_process_of_its_own(
 
 
 def test_a_machine_without_a_driver_shows_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_COUNT", environment._COUNT.replace("sys.argv[1]", "'no such library'"))
+    monkeypatch.setattr(environment, "_COUNT", environment._COUNT.replace("libcuda.so.1", "no such library"))
     assert environment.look().gpus == 0
 
 
@@ -248,6 +248,17 @@ def test_F01_the_setting_is_verified_by_asking_the_allocator(
 ) -> None:
     reported(monkeypatch, **settings)
     assert allocator.evidence(asked).active is active
+
+
+def test_F01_another_backend_is_not_asked_for_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_snapshot() -> None:
+        raise RuntimeError("cudaMallocAsync does not yet support snapshot")
+
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", no_snapshot)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
+    assert allocator.evidence("backend:cudaMallocAsync").active is True
+    assert allocator.evidence("backend:native").active is False
+    assert allocator.evidence("expandable_segments:True").active is None
 
 
 # On a GPU

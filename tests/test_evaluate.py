@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from framework import build, config, engine, rules
 from framework.engine import Evaluation, Run
 from framework.environment import Machine
+from framework.events import Events
 from framework.losses import Losses
 from framework.memory import Memory
 from framework.meter import HostClock, Meter
@@ -217,3 +218,31 @@ def test_D06_evaluation_between_steps_changes_no_gradient(tmp_path: Path, amp: s
             assert gradient is not None
             assert expected is not None
             assert torch.equal(expected, gradient)
+
+
+def test_H02_what_an_evaluation_costs_in_the_report_is_in_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Host memory is asked for, and the figures are written, between the last mark of a step and a new one."""
+    run = built(tmp_path, *IMAGES, f"+{HELD_OUT}", "train.max_steps=3", "train.eval_every=1", "perf.log_every=0")
+    told: list[str] = []
+    clock_mark, scalars = run.meter.clock.mark, Events.scalars
+
+    def mark() -> Any:
+        told.append("mark")
+        return clock_mark()
+
+    def held() -> None:
+        told.append("host memory")
+
+    def write(events: Events, figures: dict[str, float], step: int) -> None:
+        told.append("eval" if "eval/loss" in figures else "other")
+        scalars(events, figures, step)
+
+    monkeypatch.setattr(run.meter.clock, "mark", mark)
+    monkeypatch.setattr("framework.report.host_gib", held)
+    monkeypatch.setattr(Events, "scalars", write)
+    engine.train(run)
+    written = [index for index, name in enumerate(told) if name == "eval"]
+    assert len(written) == 3
+    assert all(told[index - 2 : index + 2] == ["mark", "host memory", "eval", "mark"] for index in written)

@@ -117,7 +117,7 @@ def test_G04_one_setting_governs_points_reads_and_size(
         logged = [step for step, _ in points(folder, "train/loss")]
         assert logged == (list(range(every, STEPS + 1, every)) if every else [STEPS])
         summary = json.loads((folder / "summary.json").read_text())
-        assert summary["switches"]["log_every"]["evidence"]["host_reads"] == len(logged)
+        assert summary["switches"]["log_every"]["evidence"]["loss_reads"] == len(logged)
         assert len(summary["losses"]) == STEPS
         (file,) = folder.glob("events.*")
         sizes[every] = file.stat().st_size
@@ -140,3 +140,13 @@ def test_no_tag_has_two_points_at_one_step(frequencies: dict[int, tuple[Path, di
         for tag in board(folder).Tags()["scalars"]:
             steps = [step for step, _ in points(folder, tag)]
             assert steps == sorted(set(steps)), tag
+
+
+def test_K03_the_logged_rate_is_that_of_the_step(tmp_path: Path) -> None:
+    small = ["device=cpu", "model.channels=[2]", "model.hidden=4", "data=synthetic", "data.image_size=4"]
+    small += ["data.channels=1", "data.classes=3", "data.count=16", "data.batch_size=8", "optim=sgd", "optim.lr=1"]
+    config.register()
+    with initialize_config_dir(CONFIGS, version_base="1.3"):
+        raw = compose("config", [*small, "train.max_steps=4", "optim.schedule=linear"])
+    engine.train(build.build(rules.settle(raw, Machine((2, 14), False, 0)), tmp_path))
+    assert points(tmp_path, "train/lr") == [(1, 1.0), (2, 0.75), (3, 0.5), (4, 0.25)]

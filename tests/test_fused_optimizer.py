@@ -69,6 +69,11 @@ def test_N02_what_the_user_asked_of_the_optimizer_is_tried_with_it() -> None:
     assert fused_optimizer.arguments(partial(torch.optim.SGD, lr=0.1, momentum=0.9), CPU) == {"fused": True}
 
 
+def test_N02_parameters_that_take_no_gradient_are_told_in_words() -> None:
+    with pytest.raises(UnavailableError, match=r"^is not offered by SGD on cpu \(.*floating point"):
+        fused_optimizer.arguments(torch.optim.SGD, CPU, [torch.float32, torch.int8])
+
+
 def test_evidence_needs_every_group() -> None:
     one, other = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
     mixed = torch.optim.SGD([{"params": [one], "fused": True}, {"params": [other]}], lr=0.1)

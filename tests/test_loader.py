@@ -1,5 +1,6 @@
 """The loader: every setting of workers, sets of any kind, and errors that say what to do."""
 
+import contextlib
 import dataclasses
 import gc
 import json
@@ -434,6 +435,43 @@ def test_errors_of_the_sets_own_code_are_not_explained_away() -> None:
     assert explained(told) is None  # once is enough
 
 
+SHARED = "unable to allocate shared memory(shm) for file </torch_1_2_3>: No space left on device (28)"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        SHARED,
+        "unable to open shared memory object </torch_1_2_3> in read-write mode: Too many open files (24)",
+        "unable to mmap 1024 bytes from file </torch_1_2_3>: Cannot allocate memory (12)",
+        "[Errno 24] Too many open files",
+        "received 0 items of ancdata",
+    ],
+)
+def test_B06_full_shared_memory_and_too_many_files_are_told_with_a_hint(said: str) -> None:
+    told = explained(RuntimeError(f"Caught RuntimeError in DataLoader worker process 0.\n  {said}\n"), "data.eval")
+    assert told is not None
+    assert f"workers of data.eval lack shared memory or open files ({said}): use a larger /dev/shm" in str(told)
+    assert all(word in str(told) for word in ("perf.workers", "data.worker_batches", "data.batch_size", "ulimit -n"))
+
+
+class Full(Rows):
+    """A set whose worker finds no more room, or no more files."""
+
+    def __getitem__(self, index: int) -> Any:
+        raise OSError(24, "Too many open files") if index % 2 else RuntimeError(SHARED)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_B06_a_lack_of_the_workers_ends_the_run_with_a_hint(first: int) -> None:
+    rows = torch.utils.data.Subset(Full(4), [first])
+    with pytest.raises(WorkerError, match="lack shared memory or open files"):
+        list(loader(rows, count=1).epoch(0))
+    with pytest.raises((RuntimeError, OSError), match=r"No space left|Too many open files") as own:
+        list(loader(rows).epoch(0))
+    assert not isinstance(own.value, WorkerError)  # no worker, no hint
+
+
 @pytest.mark.parametrize("dataset", [Elsewhere(4), ElsewhereStream()])
 @pytest.mark.parametrize(("count", "pin"), [(0, False), (0, True), (2, False)])
 def test_B10_tensors_elsewhere_are_refused_where_workers_or_pinning_would_meet_them(
@@ -490,6 +528,7 @@ def test_B10_nothing_touches_cuda_before_the_workers_are_forked(
         happened.append("fork")
         started(process)
 
+    monkeypatch.setattr(torch.cuda, "is_available", touch)  # where torch has no CUDA it would not reach that
     for owner, name in ((torch.cuda, "_lazy_init"), (torch._C, "_cuda_getDeviceCount"), (torch._C, "_cuda_init")):
         monkeypatch.setattr(owner, name, touch)
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start)
@@ -602,3 +641,25 @@ def test_B07_host_memory_is_among_the_figures(tmp_path: Path) -> None:
     engine.train(run)
     assert (run.report.summary.host_gib is None) == (host_gib() is None)
     assert dataclasses.asdict(run.report.summary)["switches"]["workers"]["active"] is True
+
+
+@pytest.mark.parametrize(("device", "order"), [("cuda:1", ["set", "fork"]), ("cuda:0", ["fork", "set"])])
+def test_the_pinning_thread_finds_the_device_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, order: list[str]
+) -> None:
+    """The first device is the current one anyway, so there the workers are forked first."""
+    happened: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: happened.append("set"))
+    monkeypatch.setattr(build.Loader, "start", lambda _: happened.append("fork"))
+    sets = [f"data.train._target_={HERE}.Rows", "+data.train.count=10", "perf.pinned=true", f"device={device}"]
+    with contextlib.suppress(RuntimeError, AssertionError):  # there is no such device here
+        build.build(settled(tmp_path, *sets, gpus=2), tmp_path)
+    assert happened[:2] == order
+
+
+def test_a_gpu_that_torch_cannot_start_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    asked = settled(tmp_path, f"data.train._target_={HERE}.Rows", "+data.train.count=10", gpus=1)
+    with pytest.raises(ConfigError, match=r"^device=cuda:0 does not start: its driver may be too old .*device=cpu\.$"):
+        build.build(asked, tmp_path)

@@ -62,7 +62,7 @@ def test_E07_the_host_reads_once_a_log_point(
     assert run.losses.host_reads == expected
     assert len(run.losses.history) == STEPS
     row = run.report.summary.switches["log_every"]
-    assert row["evidence"] == {"host_reads": expected, "steps": STEPS}
+    assert row["evidence"] == {"loss_reads": expected, "steps": STEPS}
     assert row["active"] is (every != 1)
 
 

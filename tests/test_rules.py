@@ -71,6 +71,11 @@ def test_a_number_that_is_too_small_is_refused(base: DictConfig, key: str, least
     settled(base, **{key: least})
 
 
+def test_a_seed_that_no_generator_takes_is_refused(base: DictConfig) -> None:
+    assert refused(base, seed=2**64) == f"seed={2**64} is too large: use {2**64 - 1} or less."
+    assert settled(base, seed=2**64 - 1).config.seed == 2**64 - 1
+
+
 @pytest.mark.parametrize("key", ["train__clip_norm", "meter__peak_tflops"])
 def test_a_limit_of_nothing_is_refused(base: DictConfig, key: str) -> None:
     for value in (0.0, -1.0, float("nan")):

@@ -87,7 +87,7 @@ def flow(
     dataset: Any, count: int = 0, batch_size: int = 4, start_method: str | None = None, **settings: Any
 ) -> list[list[Draw]]:
     """What three epochs deliver, sample by sample."""
-    options = workers.options(count, workers.WORKER_BATCHES, start_method)
+    options = workers.options(count, 2, start_method)
     settings = {"seed": 7, "shuffle": True, "options": options} | settings
     loader = Loader(dataset, LoaderSettings("data.train", batch_size, **settings))
     loader.start()

@@ -13,11 +13,14 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 
-from framework import build, config, engine, rules
+from framework import build, config, engine, first_layer, rules
 from framework.engine import Run
 from framework.environment import Machine
 from framework.events import Events
+from framework.first_layer import FirstLayer
+from framework.report import Report
 from framework.summary import FILE, Summary, device_facts, versions, write
 from framework.update import Window
 
@@ -39,6 +42,8 @@ def read(folder: Path) -> dict[str, Any]:
 
 def explained(summary: dict[str, Any]) -> bool:
     nulls = {name for name, value in summary.items() if value is None} - {"error"}
+    nulls |= {"memory"} if not summary["memory"] else set()
+    nulls |= {"memory_by_phase"} if "forward" not in summary["memory_by_phase"] else set()
     return set(summary["missing"]) == nulls and all(summary["missing"].values())
 
 
@@ -95,6 +100,21 @@ def test_a_completed_run_has_every_field(tmp_path: Path) -> None:
     assert summary["evaluation"]["count"] == 40
 
 
+def test_the_first_layers_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[FirstLayer] = []
+
+    def look(*arguments: Any) -> FirstLayer:
+        looked.append(original(*arguments))
+        return looked[-1]
+
+    original = first_layer.look
+    monkeypatch.setattr(first_layer, "look", look)
+    engine.train(made(tmp_path, "train.max_steps=1"))
+    switches = read(tmp_path)["switches"]
+    assert len(looked) == 1
+    assert all("first_" in next(iter(switches[name]["evidence"])) for name in ("amp", "channels_last"))
+
+
 @pytest.mark.parametrize("steps", [1, 3, 7])
 def test_a_run_that_is_too_short_explains_every_null(tmp_path: Path, steps: int) -> None:
     engine.train(made(tmp_path, f"train.max_steps={steps}"))
@@ -103,6 +123,7 @@ def test_a_run_that_is_too_short_explains_every_null(tmp_path: Path, steps: int)
     assert summary["step_ms"] is None
     assert "not enough steps" in summary["missing"]["step_ms"]
     assert ("warmup_s" in summary["missing"]) == (steps < 3)
+    assert ("memory_by_phase" in summary["missing"]) == (steps < 3)
     assert summary["flops_per_row"] > 0
 
 
@@ -146,6 +167,37 @@ def test_G01_a_crash_is_written_with_what_was_read_so_far(tmp_path: Path) -> Non
     assert (summary["steps"], summary["optimizer_steps"], len(summary["losses"])) == (6, 6, 6)
     assert explained(summary)
     assert summary["missing"]["step_ms"] == "the run failed before its figures were taken"
+
+
+def test_G01_a_device_that_answers_no_more_costs_no_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash() -> None:
+        monkeypatch.setattr(GradScaler, "get_scale", lambda _: pytest.fail("the device was asked"))
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    run = made(tmp_path, "train.max_steps=10")
+    run.state.scaler = GradScaler("cpu", init_scale=8.0)
+    run.state.read_scale()
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        engine.train(changed(run, 4, crash))
+    summary = read(tmp_path)
+    assert (summary["status"], summary["loss_scale"]) == ("failed", 8.0)
+    assert "illegal memory access" in summary["error"]
+    assert explained(summary)
+
+
+def test_G01_nothing_that_fails_while_a_run_ends_costs_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash() -> None:
+        raise RuntimeError("first")
+
+    def again(self: Report) -> None:
+        raise RuntimeError("second")
+
+    monkeypatch.setattr(Report, "_counts", again)
+    with pytest.raises(RuntimeError, match="second"):
+        engine.train(changed(made(tmp_path, "train.max_steps=10"), 4, crash))
+    assert read(tmp_path)["error"] == "RuntimeError: first"
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,16 @@ def test_C06_a_copy_does_not_wait_only_where_its_source_is_pinned(
     assert (transfer.pinned, transfer.pageable) == (0, 4)
 
 
+def test_C06_a_batch_that_shows_no_tensor_is_waited_for() -> None:
+    """Nothing is known of the memory that it holds."""
+
+    class Hidden:
+        def to(self, device: torch.device, non_blocking: bool = False) -> tuple[torch.device, bool]:
+            return device, non_blocking
+
+    assert Transfer(META, asynchronous=True)(Hidden()) == (META, False)
+
+
 def test_pinned_is_active_only_where_a_copy_came_from_pinned_memory() -> None:
     assert pinned.evidence(0, 0).active is None
     assert pinned.evidence(0, 3).active is False

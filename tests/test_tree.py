@@ -196,3 +196,37 @@ def test_collate_drops_no_sample_where_others_are_none(samples: list[Any]) -> No
 def test_collate_names_the_key_for_samples_of_different_lengths() -> None:
     with pytest.raises(ValueError, match=r"\[1, 2\] items: set data\.collate"):
         collate([[1, 2], [1]])
+
+
+@dataclasses.dataclass
+class Point:
+    """A record."""
+
+    x: Tensor
+
+
+@dataclasses.dataclass
+class Place(Point):
+    """Another one."""
+
+    name: str = "here"
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        ([{"x": 1}, {"x": 2, "y": 3}], "holds 'y' in some samples and not in others"),
+        ([{"x": 1, "y": 2, 3: 4}, {"x": 2}], "holds 'y', 3 in some samples and not in others"),
+        ([{"x": 1}, (1,)], "holds dict and tuple side by side"),
+        ([Point(torch.ones(1)), Place(torch.ones(1))], "holds Place and Point side by side"),
+        ([Point(torch.ones(1)), {"x": 1}], "holds Point and dict side by side"),
+    ],
+)
+def test_samples_of_different_keys_or_kinds_are_refused(samples: list[Any], words: str) -> None:
+    for order in (samples, samples[::-1]):
+        with pytest.raises(ValueError, match=rf"^a batch {words}.*: set data\.collate"):
+            collate(order)
+
+
+def test_mappings_of_different_types_are_one_kind() -> None:
+    assert collate([OrderedDict(x=1), {"x": 2}])["x"].tolist() == [1, 2]

@@ -175,6 +175,15 @@ def test_K03_the_schedule_advances_once_an_optimizer_step() -> None:
     assert state.lr == 0.0
 
 
+def test_K03_the_rate_that_a_step_used_is_kept() -> None:
+    state = state_of(Scale(), schedule.factor("linear", 0, 4))
+    update, used = make_update(state, parts_of(state)), []
+    for _ in range(4):
+        update([rows_of(1.0)], ignore)
+        used.append(state.lr_used)
+    assert used == pytest.approx([1, 3 / 4, 2 / 4, 1 / 4])
+
+
 def test_phases_are_told_in_textbook_order() -> None:
     state, told = state_of(Scale()), []
     make_update(state, parts_of(state))([rows_of(1.0), rows_of(2.0)], told.append)

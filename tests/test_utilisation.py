@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 
 import pytest
 import torch
@@ -81,6 +82,24 @@ def test_a_missing_peak_is_said_and_the_count_is_made_all_the_same() -> None:
     assert "meter.peak_tflops" in utilisation.why
 
 
+def test_a_model_that_loads_weights_is_counted_without_a_warning() -> None:
+    """torch warns of each weight that is loaded into a model on the meta device."""
+
+    def make_model() -> nn.Module:
+        with torch.device("cpu"):
+            weights = nn.Linear(5, 3).state_dict()
+        model = nn.Linear(5, 3)
+        model.load_state_dict(weights)
+        return model
+
+    batch = (torch.ones(2, 5), torch.zeros(2, dtype=torch.int64))
+    with torch.device("meta"), pytest.warns(UserWarning, match="meta"):
+        make_model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert per_row(make_model, Classification(), batch) == 2 * 2 * 5 * 3
+
+
 class ReadsNumbers(nn.Module):
     """Needs values, which the meta device lacks."""
 
@@ -104,6 +123,9 @@ def test_a_model_that_cannot_be_counted_costs_the_figure_and_no_more() -> None:
     ("name", "peaks"),
     [
         ("NVIDIA H200", (67.0, 494.7, 989.4)),
+        ("NVIDIA H200 NVL", (60.0, 417.5, 835.5)),
+        ("NVIDIA H200 MIG 1g.18gb", (None, None, None)),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", (None, None, None)),
         ("NVIDIA H100 80GB HBM3", (67.0, 494.7, 989.4)),
         ("NVIDIA H100 PCIe", (51.2, 378.0, 756.0)),
         ("NVIDIA H100 NVL", (60.0, 417.5, 835.5)),

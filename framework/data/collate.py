@@ -106,7 +106,18 @@ def collate(samples: list[Any], stack: Stack = _nowhere) -> Batch:
         return None
     if not isinstance(first, Tensor) and hasattr(first, "pin_memory"):
         stack = _nowhere  # what it will copy is its own affair, so nothing of it may lie in borrowed memory
+    if len(set(map(type, samples))) > 1 and (isinstance(first, Mapping | tuple | list) or is_record(first)):
+        families = (Mapping, tuple | list)
+        kinds = {next((kind for kind in families if isinstance(sample, kind)), type(sample)) for sample in samples}
+        if len(kinds) > 1:
+            names = " and ".join(sorted({type(sample).__name__ for sample in samples}))
+            raise ValueError(f"a batch holds {names} side by side: set data.collate for such samples.")
     if isinstance(first, Mapping):
+        if any(sample.keys() != first.keys() for sample in samples):
+            odd = sorted({repr(key) for sample in samples for key in sample.keys() ^ first.keys()})
+            raise ValueError(
+                f"a batch holds {', '.join(odd)} in some samples and not in others: set data.collate for such samples."
+            )
         return rebuilt(first, {key: collate([sample[key] for sample in samples], stack) for key in first})
     if isinstance(first, tuple | list):
         if any(len(sample) != len(first) for sample in samples):

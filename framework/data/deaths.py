@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+_LACKS = (  # torch's own words, but for the last two
+    *("unable to (?:allocate|open) shared memory", r"unable to mmap \d+ bytes", "unable to resize file </torch_"),
+    *("received 0 items of ancdata", r"Too many open files"),
+)
+
 
 class WorkerError(RuntimeError):
     """A loader worker failed for a reason that lies outside the set's own code."""
 
 
-def explained(error: RuntimeError, name: str = "") -> WorkerError | None:
-    """`error` with a hint where it is torch's word for a dead worker or for CUDA in a forked one; else None.
+def explained(error: RuntimeError | OSError, name: str = "") -> WorkerError | None:
+    """`error` with a hint where it tells of a dead worker, of CUDA in a forked one or of what they lack; else None.
 
     `name` is that of the set, where it is known.
     """
@@ -34,6 +38,11 @@ def explained(error: RuntimeError, name: str = "") -> WorkerError | None:
         return WorkerError(
             f"a loader worker{whose} used the GPU, which a forked process cannot: return CPU tensors (each batch is "
             "moved to the device), or set perf.workers=0 or data.start_method=spawn."
+        )
+    if lack := re.search(rf".*({'|'.join(_LACKS)}).*", said):
+        return WorkerError(
+            f"the loader workers{whose} lack shared memory or open files ({lack.group().strip()}): use a larger "
+            "/dev/shm, fewer perf.workers, a smaller data.worker_batches or data.batch_size, or a higher `ulimit -n`."
         )
     return None
 
@@ -58,7 +67,7 @@ def explain_deaths() -> None:
 
     torch raises it from a signal handler, which need not be while the loader is asked for a batch.
     """
-    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         return
     handler = signal.getsignal(signal.SIGCHLD)
     if callable(handler) and not isinstance(handler, _Explaining):

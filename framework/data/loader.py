@@ -137,7 +137,7 @@ class Loader:
         return whole + (rest > 0 and not self.drops_last)
 
     def start(self) -> None:
-        """Starts the workers for epoch 0 now, so that they are forked before this process touches a GPU."""
+        """Starts the workers for epoch 0 now, so that they are forked before the pinning thread or we touch a GPU."""
         if self.workers:
             self._ready = self._begun()
 
@@ -187,8 +187,8 @@ class Loader:
                 return next(batches, None)
             with generators_kept():
                 return next(batches, None)
-        except RuntimeError as error:
-            if (told := explained(error, self.settings.name)) is None:
+        except (RuntimeError, OSError) as error:
+            if not self.workers or (told := explained(error, self.settings.name)) is None:
                 raise
             raise told from error
 

@@ -22,8 +22,9 @@ RECORD = Technique("allocator", Equivalence.exact, needs=("cuda",))
 
 def evidence(asked: str) -> Evidence:
     """The allocator's own settings, read back: active where every part asked for and reported there says the same."""
-    reported: dict[str, Any] = torch.cuda.memory._snapshot()["allocator_settings"]
     backend = torch.cuda.get_allocator_backend()
+    native = backend == "native"  # the other has no snapshot, and none of these settings
+    reported: dict[str, Any] = torch.cuda.memory._snapshot()["allocator_settings"] if native else {}
     parts = re.split(r",(?![^\[]*\])", "".join(asked.split()).removesuffix(","))
     wanted = dict(part.split(":", 1) for part in parts)
     seen = {key: backend if key == "backend" else reported.get(_reported_name(key)) for key in wanted}

@@ -1,7 +1,8 @@
 """Automatic mixed precision: matrix products and convolutions of the forward run in 16 bits, weights stay in float32.
 
 Helps when: the GPU has tensor cores and the model is bound by arithmetic or memory traffic.
-Costs: precision. fp16 also needs a loss scale: its overflow check reads one number from the device in every step.
+Costs: precision. fp16 also needs a loss scale: its overflow check reads one number from the device in every step
+(a skipped step, and a log point, read the scale too), whatever `log_every` says.
 Needs: bf16 wants capability 8.0 or newer (older ones emulate it, slowly); fp16 wants cuda.
 Numbers: reduced.
 Source: https://docs.pytorch.org/docs/stable/amp.html
@@ -41,14 +42,21 @@ def scaler(dtype: torch.dtype, device: torch.device) -> GradScaler:
 
 
 def step(scaler: GradScaler, optimizer: torch.optim.Optimizer) -> bool:
-    """One optimizer step; False where the scaler skipped it because of an overflow."""
+    """One optimizer step; False where it was skipped because of an overflow.
+
+    With a loss scale the host reads one number. The scaler does that itself before it calls a plain optimizer; a fused
+    one is called at once and skips on the device, so that its flag is read here.
+    """
     if not scaler.is_enabled():
         optimizer.step()
         return True
-    before = scaler.get_scale()
-    scaler.step(optimizer)
+    called: list[bool] = []
+    with optimizer.register_step_post_hook(lambda *_: called.append(True)):
+        scaler.step(optimizer)
+    skips_itself = getattr(optimizer, "_step_supports_amp_scaling", False)
+    overflowed = skips_itself and any(bool(found) for found in scaler._found_inf_per_device(optimizer).values())
     scaler.update()
-    return scaler.get_scale() >= before
+    return bool(called) and not overflowed
 
 
 def evidence(asked: torch.dtype, output: torch.dtype | None) -> Evidence:

@@ -33,10 +33,10 @@ def arguments(
     name = getattr(named, "__name__", str(named))
     if "fused" not in inspect.signature(optimizer).parameters:
         raise UnavailableError(f"is not offered by {name} (AdamW, Adam, SGD and Adagrad have it)")
-    trials = [torch.zeros(1, device=device, dtype=dtype, requires_grad=True) for dtype in dtypes]
-    for trial in trials:
-        trial.grad = torch.zeros_like(trial)
     try:
+        trials = [torch.zeros(1, device=device, dtype=dtype, requires_grad=True) for dtype in dtypes]
+        for trial in trials:
+            trial.grad = torch.zeros_like(trial)
         optimizer(trials, lr=1e-3, fused=True).step()
     except RuntimeError as error:
         raise UnavailableError(f"is not offered by {name} on {device.type} ({str(error).splitlines()[0]})") from error

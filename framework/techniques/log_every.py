@@ -21,6 +21,6 @@ def cadence(every: int) -> Callable[[int], bool]:
     return lambda step: every > 0 and step % every == 0
 
 
-def evidence(host_reads: int, steps: int) -> Evidence:
-    """Active where the host read less often than once a step."""
-    return Evidence(host_reads < steps if steps > 1 else None, {"host_reads": host_reads, "steps": steps})
+def evidence(loss_reads: int, steps: int) -> Evidence:
+    """Active where the losses were read less often than once a step. Other reads, as those of fp16, do not count."""
+    return Evidence(loss_reads < steps if steps > 1 else None, {"loss_reads": loss_reads, "steps": steps})

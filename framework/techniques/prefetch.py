@@ -1,7 +1,7 @@
 """Prefetch: the next batches are copied to the GPU on a side stream while the model computes on the present one.
 
 Helps when: copies take a visible part of the step.
-Costs: device memory for `depth` more batches.
+Costs: device memory for the batches of `depth` more steps, each `train.accumulate` of them.
 Needs: cuda, pinned.
 Numbers: the same.
 Source: the data prefetcher of NVIDIA's apex examples, and its mended form in pytorch-image-models (PR 2784): one stream

@@ -3,7 +3,8 @@
 Helps when: work stays in float32 on capability 8.0 or newer.
 Costs: precision of about three decimal digits in products.
 Needs: cuda.
-Numbers: close. Off means IEEE float32 everywhere; PyTorch's own default is IEEE for products but TF32 for convolutions.
+Numbers: close. Off means IEEE float32 everywhere; PyTorch's own default is IEEE for products but TF32 for convolutions,
+so a run with all switches off equals a plain PyTorch loop in which torch.backends.cudnn.allow_tf32 is False.
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
 """
 

@@ -1,7 +1,8 @@
 """Loader workers: batches are read, decoded and collated in other processes while the model computes.
 
 Helps when: making a batch takes longer than a step, or takes the Python lock while the loop needs it.
-Costs: one process each with its own memory, start-up time, one copy of every batch through shared memory.
+Costs: one process each with its own memory, start-up time, one copy of every batch through shared memory. The held-out
+set has as many again: each reads `data.worker_batches` at the start and keeps them until the first evaluation.
 Needs: a set that can be forked or pickled.
 Numbers: the same; order and random draws of samples depend on seed, epoch and index alone.
 Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
@@ -15,22 +16,24 @@ from typing import Any
 from framework.techniques import Equivalence, Evidence, Technique
 
 RECORD = Technique("workers", Equivalence.exact)
-WORKER_BATCHES = 2  # that each worker keeps ready: torch's own default
 
 log = logging.getLogger("gearshift")
 
 
-def options(workers: int, worker_batches: int, start_method: str | None) -> dict[str, Any]:
-    """Arguments of torch's DataLoader. Without workers none of the others is allowed, so none is given."""
+def options(workers: int, worker_batches: int, start_method: str | None, asked: bool = False) -> dict[str, Any]:
+    """Arguments of torch's DataLoader. Without workers none of the others is allowed, so none is given.
+
+    `start_method` None or "default" is Python's own choice. `asked` tells that one of the others was set: it is noted.
+    """
     if not workers:
-        if start_method is not None or worker_batches != WORKER_BATCHES:
+        if asked:
             log.warning("data.worker_batches and data.start_method change nothing here: perf.workers=0.")
         return {}
     return {
         "num_workers": workers,
         "persistent_workers": True,
         "prefetch_factor": worker_batches,
-        "multiprocessing_context": start_method,
+        "multiprocessing_context": None if start_method == "default" else start_method,
     }
 
 
