@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,19 @@ from framework.mistakes import ConfigError
 from framework.study.carrier import Carrier
 from framework.study.process import Ended, Job, Outcome, Runner, finished, run_jobs, set_aside, summary_of
 
-PARENTS_OWN = ("hydra.sweep.", "hydra.launcher", "hydra.sweeper", "hydra/launcher", "hydra/sweeper", "hydra.mode")
+PARENTS_OWN = (
+    *("hydra.sweep.", "hydra.launcher", "hydra.sweeper", "hydra/launcher", "hydra/sweeper", "hydra.mode"),
+    "hydra.run.",
+)
+
+
+def inherited(config: DictConfig) -> tuple[str, ...]:
+    """What of this process's own command line every job needs too: where configs lie, and Hydra's own settings."""
+    named = config.hydra.job.config_name
+    folders = [one.path for one in config.hydra.runtime.config_sources if one.provider == "command-line"]
+    own = [one for one in config.hydra.overrides.hydra if not one.lstrip("+~").startswith(PARENTS_OWN)]
+    flags = [*own, *(f"--config-dir={folder}" for folder in folders)]
+    return (*flags, *([] if named == "config" else [f"--config-name={named}"]))
 
 
 class IsolatedLauncher(Launcher):
@@ -37,8 +50,23 @@ class IsolatedLauncher(Launcher):
         return _through(self._run, jobs)
 
     def _run(self, jobs: Sequence[tuple[int, Job]], ended: Ended) -> None:
-        slots = [{"CUDA_VISIBLE_DEVICES": str(gpu)} for gpu in self.gpus] if self.gpus else [{}]
-        run_jobs(jobs, slots, ended)
+        run_jobs(jobs, _slots(self.gpus) if self.gpus else [{}], ended)
+
+
+def _slots(gpus: Sequence[int]) -> list[dict[str, str]]:
+    """One slot for each GPU, numbered as CUDA_VISIBLE_DEVICES shows them. Errors: ConfigError for one that is not."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = None if listed is None else [name.strip() for name in listed.split(",") if name.strip()]
+    if len(set(gpus)) < len(gpus):
+        raise ConfigError(
+            f"hydra.launcher.gpus={list(gpus)} names a GPU twice: two jobs on one would hinder each other."
+        )
+    for gpu in gpus:
+        if gpu < 0 or (visible is not None and gpu >= len(visible)):
+            raise ConfigError(
+                f"hydra.launcher.gpus names GPU {gpu}, and CUDA_VISIBLE_DEVICES={listed} has no such one."
+            )
+    return [{"CUDA_VISIBLE_DEVICES": str(gpu) if visible is None else visible[gpu]} for gpu in gpus]
 
 
 class CarriedLauncher(Launcher):
@@ -69,10 +97,10 @@ def _numbered(
     config: DictConfig, job_overrides: Sequence[Sequence[str]], first: int, time_limit_s: float | None
 ) -> list[tuple[int, Job]]:
     """The jobs with their numbers, each in a folder of that name."""
-    own = [o for o in config.hydra.overrides.hydra if not o.lstrip("+~").startswith(PARENTS_OWN)]
+    flags = inherited(config)
     folder = Path(config.hydra.runtime.cwd) / config.hydra.sweep.dir
     return [
-        (number, Job((*filter_overrides(overrides), *own), folder / str(number), {}, time_limit_s))
+        (number, Job(tuple(filter_overrides(overrides)), folder / str(number), {}, time_limit_s, flags))
         for number, overrides in enumerate(job_overrides, first)
     ]
 

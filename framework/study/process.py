@@ -19,19 +19,24 @@ from framework.mistakes import ConfigError
 
 FRONT_DOOR = Path(__file__).parents[2] / "train.py"
 LOG = "job.log"
-UNAVAILABLE = 3  # train.py's exit code for a switch that the machine lacks
+OVERRIDES = "overrides.json"
+MISTAKE, UNAVAILABLE = 2, 3  # train.py's exit codes for a mistake in the config, and a switch that the machine lacks
 GRACE_S = 30.0  # what an interrupted job has to close its files
 POLL_S = 0.05
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to run. `environment` adds to this process's; `time_limit_s` None is no limit."""
+    """What to run. `environment` adds to this process's; `time_limit_s` None is no limit.
+
+    `flags` are what of the parent's own command line every job needs too, such as --config-dir (see `inherited`).
+    """
 
     overrides: tuple[str, ...]
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
     time_limit_s: float | None = None
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def run_jobs(
                 ended(one.number, _outcome(one))
     except BaseException:
         for one in running:
-            one.process.send_signal(signal.SIGINT)
+            one.process.terminate()  # Ctrl+C's own signal is ignored by what a script started with &
         for one in running:
             _wait(one.process)
             one.log.close()
@@ -101,10 +106,11 @@ def run_jobs(
 
 def _start(number: int, job: Job, slot: int, environment: dict[str, str]) -> _Running:
     job.folder.mkdir(parents=True, exist_ok=True)
-    (job.folder / "overrides.json").write_text(json.dumps(job.overrides), encoding="utf-8")
+    (job.folder / OVERRIDES).write_text(json.dumps([*job.overrides, *job.flags]), encoding="utf-8")
     log = (job.folder / LOG).open("wb")
     _lock(log)
-    command = [sys.executable, str(FRONT_DOOR), *job.overrides, f"hydra.run.dir={quoted(str(job.folder))}"]
+    where = f"hydra.run.dir={quoted(str(job.folder))}"
+    command = [sys.executable, str(FRONT_DOOR), *job.overrides, *job.flags, where, "hydra.mode=RUN"]
     # A session of its own: Ctrl+C in the terminal reaches this process alone, which passes it on once.
     process = subprocess.Popen(
         command,
@@ -150,9 +156,11 @@ def _reason(folder: Path, code: int) -> str:
     error = summary_of(folder).get("error")
     if error:
         return str(error)
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
     lines = [line for line in (folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     told = [line.removeprefix("gearshift: ") for line in lines if line.startswith("gearshift: ")]
-    return (told or lines or [f"exit code {code}"])[-1]
+    return ((told if code in (MISTAKE, UNAVAILABLE) else []) or lines or [f"exit code {code}"])[-1]
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
@@ -166,8 +174,8 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 def finished(job: Job) -> bool:
     """Whether `job.folder` holds this very job, done."""
-    overrides = job.folder / "overrides.json"
-    same = overrides.exists() and tuple(json.loads(overrides.read_text(encoding="utf-8"))) == job.overrides
+    path = job.folder / OVERRIDES
+    same = path.exists() and json.loads(path.read_text(encoding="utf-8")) == [*job.overrides, *job.flags]
     return same and summary_of(job.folder).get("status") == "completed"
 
 

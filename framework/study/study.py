@@ -9,8 +9,9 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from framework.mistakes import ConfigError
 from framework.study.model import Arm, Kind, RunRecord, StudySettings
@@ -37,6 +38,8 @@ class Study:
     say: Callable[[str], None]
     run_jobs: Runner
     alone: Callable[[], AbstractContextManager[None]]
+    compiling: frozenset[str] = frozenset()
+    flags: tuple[str, ...] = ()
     runs: list[RunRecord] = field(default_factory=list)
 
     def run(self, narrow_enough: NarrowEnough) -> None:
@@ -44,19 +47,22 @@ class Study:
 
         Errors: ConfigError where the baseline itself fails; KeyboardInterrupt goes on after the running job has ended.
         """
-        self.runs = claim(self.folder, self.arms, self.settings, self.overrides, commit())
-        self._announce()
-        for arm in self.arms:
-            if arm.name in self.lacking and not self._of(arm.name):
-                self._keep(RunRecord(arm.name, 0, -1, "skipped", self.lacking[arm.name], 0.0, 0.0, self.first_seed))
         with self.alone():
-            if self.settings.compile_cache == "warm":
-                self._prime()
+            self.runs = claim(self.folder, self.arms, self.settings, self.overrides, commit())
+            self._announce()
+            for arm in self.arms:
+                if arm.name in self.lacking and not self._of(arm.name):
+                    why = self.lacking[arm.name]
+                    self._keep(RunRecord(arm.name, 0, -1, "skipped", why, 0.0, 0.0, self.first_seed))
+            self._rehearse()
             for block in range(most_blocks(self.settings)):
                 judged = before(self.runs, block)  # an interrupted study may have begun later blocks
                 if block >= self.settings.blocks and narrow_enough(self.arms, judged, self.settings):
                     break
                 self._block(block)
+        past = self._of(next(arm.name for arm in self.arms if arm.kind is Kind.baseline))
+        if not any(run.status == "ok" for run in past):
+            raise _no_baseline(past[-1].reason)
 
     def _announce(self) -> None:
         settings, runnable = self.settings, [arm for arm in self.arms if arm.name not in self.lacking]
@@ -72,8 +78,6 @@ class Study:
             self.say(f"  {arm.name}: {' '.join(arm.overrides)}{held}{lack}")
         if self.runs:
             self.say(f"{len(self.runs)} runs were done before: going on")
-        else:
-            self.say("how long it takes is known after the first run of each arm")
 
     def _of(self, arm: str) -> list[RunRecord]:
         return [run for run in self.runs if run.arm == arm]
@@ -98,6 +102,7 @@ class Study:
         if outcome.status == "interrupted" and outcome.reason is None:
             return  # the study itself is interrupted, and will do this run again
         summary = summary_of(job.folder)
+        outcome = _with_figures(outcome, summary)
         self._keep(
             RunRecord(
                 slot.arm.name,
@@ -115,7 +120,7 @@ class Study:
         figure = f"{step:.4g} ms a step" if step else outcome.reason or outcome.status
         self.say(f"block {slot.block + 1}, {slot.arm.name}: {figure}; {self._time_left(slot.block)}")
         if slot.arm.kind is Kind.baseline and given_up(slot.arm.name, self.runs):
-            raise ConfigError(f"the baseline fails, so there is nothing to compare with: {outcome.reason}")
+            raise _no_baseline(outcome.reason)
 
     def _tidy(self, job: Job) -> None:
         if self.settings.compile_cache == "cold":
@@ -125,17 +130,37 @@ class Study:
         cache = (folder if self.settings.compile_cache == "cold" else self.folder) / "compile_cache"
         environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"), "TRITON_CACHE_DIR": str(cache / "triton")}
         own = (*self.overrides, *arm.overrides, f"seed={seed}", f"name={quoted(arm.name)}")
-        return Job(own, folder, environment, self.time_limit_s)
+        return Job(own, folder, environment, self.time_limit_s, self.flags)
 
-    def _prime(self) -> None:
-        """Fills the shared compile cache: one unmeasured run of each arm that compiles."""
+    def _rehearse(self) -> None:
+        """Unmeasured runs: one of the baseline, and where the compile cache is warm one of each arm that compiles.
+
+        The first finds a mistake before hours are spent, reads from disk what every run reads, and tells how long a run
+        takes; the others fill the cache.
+        """
+        warm = self.settings.compile_cache == "warm"
         for arm in self.arms:
-            folder = self.folder / "priming" / arm.name
-            compiles = any(one.startswith("perf.compile=") for one in arm.overrides)
-            if compiles and arm.name not in self.lacking and summary_of(folder).get("status") != "completed":
-                set_aside(folder)
-                self.run_jobs([(0, self._job(arm, folder, self.first_seed))], lambda *_: None)
-                self.say(f"primed the compile cache with {arm.name}")
+            folder, kept = self.folder / "rehearsal" / arm.name, warm and arm.name in self.compiling
+            wanted = kept or (arm.kind is Kind.baseline and not self.runs)
+            if not wanted or arm.name in self.lacking or summary_of(folder).get("status") == "completed":
+                continue
+            set_aside(folder)
+            job = self._job(arm, folder, self.first_seed)
+            self.run_jobs([(0, job)], lambda _, outcome, arm=arm: self._rehearsed(arm, outcome))  # type: ignore[misc]
+            self._tidy(job)
+
+    def _rehearsed(self, arm: Arm, outcome: Outcome) -> None:
+        if outcome.status == "interrupted" and outcome.reason is None:
+            return
+        if arm.kind is Kind.baseline:
+            if outcome.status != "ok":
+                raise _no_baseline(outcome.reason)
+            minutes = outcome.seconds / 60 * sum(runs_left(self.arms, self.runs, self.settings.blocks).values())
+            self.say(f"the baseline takes {outcome.seconds:.0f} s; with every run like it, about {minutes:.0f} min")
+            return
+        self.say(
+            f"rehearsed {arm.name}, so that its compiled code lies in the cache: {outcome.reason or outcome.status}"
+        )
 
     def _keep(self, run: RunRecord) -> None:
         append(self.folder, run)
@@ -150,6 +175,18 @@ class Study:
             past = [run.seconds for run in self._of(arm) if run.seconds]
             left += runs * (sum(past) / len(past) if past else mean)
         return f"{'about' if blocks == most_blocks(self.settings) else 'at least'} {left / 60:.1f} min left"
+
+
+def _with_figures(outcome: Outcome, summary: dict[str, Any]) -> Outcome:
+    """A run that ended well without a step time, as one shorter than its warm-up, is of no use to the study."""
+    if outcome.status != "ok" or summary.get("step_ms"):
+        return outcome
+    why = summary.get("missing", {}).get("step_ms", "its summary has none")
+    return replace(outcome, status="failed", reason=f"no step time: {why}")
+
+
+def _no_baseline(reason: str | None) -> ConfigError:
+    return ConfigError(f"the baseline fails, so there is nothing to compare with: {reason}")
 
 
 @contextmanager

@@ -14,13 +14,14 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from framework import environment
-from framework.config import TECHNIQUES, Perf, StudyKind
+from framework.config import TECHNIQUES, Compile, Perf, StudyKind
 from framework.config import Study as StudyConfig
-from framework.mistakes import ConfigError
+from framework.mistakes import ConfigError, LackError
 from framework.rules import settle, spell
 from framework.study.arms import BASELINE, Switches, control_arms, named_arms, on_top_of, technique_arms
 from framework.study.carrier import Carrier
-from framework.study.model import Arm, Kind, StudySettings
+from framework.study.launcher import inherited
+from framework.study.model import Arm, Kind, StudySettings, refuse
 from framework.study.process import one_by_one
 from framework.study.study import Study, alone_on_the_machine
 
@@ -31,7 +32,8 @@ class StudySweeper(Sweeper):
     """Compares techniques. Source: Hydra's sweeper interface; the comma lists of plain sweeps mean nothing here."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Hydra's call before `sweep`."""
+        """Hydra's call before `sweep`. Errors: ConfigError in copies of one process, as torchrun starts them."""
+        environment.alone()
         self.loader, self.composed = hydra_context.config_loader, config
         self.machine, self.run_jobs = environment.look(), one_by_one
         self.alone: Callable[[], AbstractContextManager[None]] = alone_on_the_machine
@@ -45,22 +47,25 @@ class StudySweeper(Sweeper):
         """Runs the study and reports. Exits with 130 on Ctrl+C; the same command in the same folder goes on."""
         plain = OmegaConf.to_object(self.composed.study)
         assert isinstance(plain, StudyConfig)
+        settings = _settings(plain)
+        refuse(settings)
         common, values = _sorted_out(arguments)
         arms = self._arms(plain, common, values)
-        lacking = self._lacking(arms, common)
-        lacking |= _idle(arms, lacking)
+        lacking, compiling = self._looked_at(arms, common)
         folder = Path(self.composed.hydra.runtime.cwd) / self.composed.hydra.sweep.dir
         study = Study(
             folder,
             arms,
-            _settings(plain),
+            settings,
             tuple(common),
             self.composed.seed,
             plain.time_limit_s,
-            lacking,
+            lacking | _idle(arms, lacking),
             _say,
             self.run_jobs,
             self.alone,
+            frozenset(compiling),
+            inherited(self.composed),
         )
         from framework.study.analysis import narrow_enough  # scipy is slow to import: not before it is needed
         from framework.study.render import report
@@ -73,19 +78,26 @@ class StudySweeper(Sweeper):
         report(folder)
         return None
 
-    def _arms(self, plain: StudyConfig, common: Sequence[str], values: dict[str, str]) -> list[Arm]:
-        """The arms; switches of the user that the study does not compare are in all of them."""
+    def _arms(self, plain: StudyConfig, common: Sequence[str], given: dict[str, str]) -> list[Arm]:
+        """The arms. Switches that the user set and the study does not compare are in all of them.
+
+        What an experiment sets in `perf` counts as set by the user.
+        """
+        off = Perf()
+        stated = self._switches([*common, "perf=baseline"])
+        values = stated | given
         if plain.kind is StudyKind.control:
             return on_top_of(values, control_arms(plain.controls))
         if plain.kind is StudyKind.arms:
             return on_top_of(values, named_arms(plain.arms))
         compared = TECHNIQUES if plain.techniques is None else plain.techniques
         base = {switch: value for switch, value in values.items() if switch not in compared}
-        presets = {name: self._preset(name, common, values, base) for name in TECHNIQUES if name not in base}
-        alone = on_top_of(base, technique_arms(presets, plain.techniques, []))
-        lacking = self._lacking(alone, common)
-        here = [name for name in self._preset("all", common, {}, base) if name not in lacking]
-        arms = on_top_of(base, technique_arms(presets, plain.techniques, here))
+        every = base | {switch: spell(getattr(off, switch)) for switch in stated if switch in compared}
+        presets = {name: self._preset(name, values, base) for name in TECHNIQUES if name not in base}
+        alone = on_top_of(every, technique_arms(presets, plain.techniques, []))
+        lacking, _ = self._looked_at(alone, common)
+        here = [name for name in self._preset("all", {}, base) if name not in lacking]
+        arms = on_top_of(every, technique_arms(presets, plain.techniques, here))
         several = (Kind.all, Kind.without, Kind.needs)
         return [
             Arm(**(vars(arm) | {"overrides": (*arm.overrides, SKIPPING)}))
@@ -94,12 +106,15 @@ class StudySweeper(Sweeper):
             for arm in arms
         ]
 
-    def _preset(self, name: str, common: Sequence[str], values: Switches, base: Switches) -> dict[str, str]:
+    def _preset(self, name: str, values: Switches, base: Switches) -> dict[str, str]:
         """The switches that `perf=name` sets beyond `base`, spelled; the user's own values for those that are on."""
-        perf = self._of([*common, f"perf={name}"]).perf
-        off = Perf()
-        changed = {switch for switch in TECHNIQUES if perf[switch] != getattr(off, switch)} - base.keys()
-        return {switch: values.get(switch, spell(perf[switch])) for switch in TECHNIQUES if switch in changed}
+        preset = self._switches([f"perf={name}"])
+        return {switch: values.get(switch, value) for switch, value in preset.items() if switch not in base}
+
+    def _switches(self, overrides: Sequence[str]) -> dict[str, str]:
+        """The switches that are on with these overrides, spelled."""
+        perf, off = self._of(overrides).perf, Perf()
+        return {switch: spell(perf[switch]) for switch in TECHNIQUES if perf[switch] != getattr(off, switch)}
 
     def _of(self, overrides: Sequence[str]) -> DictConfig:
         composed = self.loader.load_sweep_config(self.composed, list(overrides))
@@ -107,17 +122,25 @@ class StudySweeper(Sweeper):
             del composed["hydra"]
         return composed
 
-    def _lacking(self, arms: Sequence[Arm], common: Sequence[str]) -> dict[str, str]:
-        """Why an arm cannot run on this machine. Errors: ConfigError where not even the baseline can."""
-        lacking = {}
+    def _looked_at(self, arms: Sequence[Arm], common: Sequence[str]) -> tuple[dict[str, str], set[str]]:
+        """Why an arm cannot run on this machine, and which arms compile.
+
+        Errors: ConfigError where not even the baseline can run, or where an arm makes no sense anywhere.
+        """
+        lacking, compiling = {}, set()
         for arm in arms:
             try:
-                settle(self._of([*common, *arm.overrides]), self.machine)
-            except ConfigError as error:
+                settled = settle(self._of([*common, *arm.overrides]), self.machine)
+            except LackError as error:
                 if arm.name == BASELINE:
                     raise
                 lacking[arm.name] = str(error)
-        return lacking
+                continue
+            except ConfigError as error:
+                raise ConfigError(f"in the study's arm {arm.name}: {error}") from error
+            if settled.config.perf.compile is not Compile.eager:
+                compiling.add(arm.name)
+        return lacking, compiling
 
 
 def _sorted_out(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -21,17 +21,31 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 GPU = Machine((2, 11), cuda_build=True, gpus=1)
 
 
-def arms(*arguments: str, machine: Machine = GPU) -> dict[str, Arm]:
-    """The arms of the study that `python train.py ARGUMENTS` would run on `machine`."""
+def composed(arm: Arm, hydra: str) -> config.Perf:
+    """The switches that an arm of `experiment=mine` has."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        perf = OmegaConf.to_object(compose("config", [hydra, "experiment=mine", *arm.overrides]).perf)
+    assert isinstance(perf, config.Perf)
+    return perf
+
+
+def looked_at(arguments: tuple[str, ...], hydra: str) -> tuple[dict[str, Arm], set[str]]:
+    """The arms of the study that `python train.py ARGUMENTS` would run on a machine with a GPU; those that compile."""
     config.register()
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         own = [one for one in with_arms_quoted(arguments) if one.lstrip("+").startswith("study")]
         sweeper = StudySweeper()
-        sweeper.composed = compose("config", own, return_hydra_config=True)
-        sweeper.loader, sweeper.machine = GlobalHydra.instance().config_loader(), machine
+        sweeper.composed = compose("config", [hydra, *own], return_hydra_config=True)
+        sweeper.loader, sweeper.machine = GlobalHydra.instance().config_loader(), GPU
         plain = OmegaConf.to_object(sweeper.composed.study)
         assert isinstance(plain, config.Study)
-        return {arm.name: arm for arm in sweeper._arms(plain, *_sorted_out(arguments))}
+        common, values = _sorted_out(arguments)
+        made = sweeper._arms(plain, common, values)
+        return {arm.name: arm for arm in made}, sweeper._looked_at(made, common)[1]
+
+
+def arms(*arguments: str, hydra: str = "hydra.job.chdir=false") -> dict[str, Arm]:
+    return looked_at(arguments, hydra)[0]
 
 
 def test_a_switch_that_is_not_compared_is_in_every_arm() -> None:
@@ -113,7 +127,37 @@ def test_other_arguments_stay_as_they_are() -> None:
     assert with_arms_quoted(given) == given
 
 
+@pytest.fixture
+def experiment(tmp_path: Path) -> str:
+    """A folder of configs with an experiment that sets switches of its own."""
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\nperf:\n  workers: 3\n  channels_last: true\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(text, encoding="utf-8")
+    return f"hydra.searchpath=[file://{tmp_path}]"
+
+
+def test_what_an_experiment_switches_on_is_off_in_the_baseline_where_it_is_compared(experiment: str) -> None:
+    made = arms("experiment=mine", "study=techniques", "study.techniques=[amp,workers]", hydra=experiment)
+    switches = {name: composed(arm, experiment) for name, arm in made.items()}
+    assert {name: perf.workers for name, perf in switches.items()} == {
+        **dict.fromkeys(("baseline", "control", "amp", "without_workers"), 0),
+        **dict.fromkeys(("workers", "all", "without_amp"), 3),
+    }
+    assert all(perf.channels_last for perf in switches.values())
+    assert made["amp"].reference == made["workers"].reference == "baseline"
+
+
 @pytest.mark.parametrize("argument", ["perf=all", "name=mine", "perf.if_unavailable=skip"])
 def test_what_a_study_decides_itself_is_refused(argument: str) -> None:
     with pytest.raises(ConfigError, match=r"a study decides .* itself"):
         arms("study=control", argument)
+
+
+def test_a_mistake_in_an_arm_ends_the_study_before_it_begins() -> None:
+    with pytest.raises(ConfigError, match=r"^in the study's arm prefetch: perf\.prefetch=-1 is too small"):
+        arms("study=techniques", "study.techniques=[prefetch]", "perf.prefetch=-1")
+
+
+def test_which_arms_compile_is_told_by_what_they_compose_to() -> None:
+    named = ("+study.arms.all=[perf=all]", "+study.arms.eager=[perf=all,perf.compile=eager]")
+    assert looked_at(("study=arms", *named), "hydra.job.chdir=false")[1] == {"all"}

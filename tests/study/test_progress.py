@@ -32,7 +32,7 @@ def narrow_from(least):
 
 def a_study(folder, settings=SETTINGS, runs=()):
     return study.Study(
-        folder, ARMS, settings, COMMON, 0, None, {}, lambda line: None, one_by_one, nullcontext, list(runs)
+        folder, ARMS, settings, COMMON, 0, None, {}, lambda line: None, one_by_one, nullcontext, runs=list(runs)
     )
 
 

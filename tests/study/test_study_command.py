@@ -126,11 +126,11 @@ def test_a_technique_that_changes_the_loss_is_caught_and_one_that_does_not_is_no
     }
     assert (
         numbers["faulty"]["reason"]
-        == "losses part at step 1 of block 0; the baseline's repeats are bit-equal in 2 blocks"
+        == "losses part at step 1 of block 1; the baseline's repeats are bit-equal in 2 blocks"
     )
     assert numbers["rate"]["reason"].startswith("final loss differs by -")
     page = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
-    assert "losses part at step 1 of block 0" in page
+    assert "losses part at step 1 of block 1" in page
     assert found["analysis"]["repeats"] == "Baseline and control have bit-equal losses in 2 of 2 blocks."
     assert found["machine"]["gpu_neighbours"] is None
     assert found["machine"]["why_unseen"] == "the run is not on a GPU"
