@@ -109,8 +109,9 @@ def _start(number: int, job: Job, slot: int, environment: dict[str, str]) -> _Ru
     (job.folder / OVERRIDES).write_text(json.dumps([*job.overrides, *job.flags]), encoding="utf-8")
     log = (job.folder / LOG).open("wb")
     _lock(log)
-    where = f"hydra.run.dir={quoted(str(job.folder))}"
-    command = [sys.executable, str(FRONT_DOOR), *job.overrides, *job.flags, where, "hydra.mode=RUN"]
+    given = [*job.flags, *job.overrides, f"hydra.run.dir={quoted(str(job.folder))}", "hydra.mode=RUN"]
+    given.sort(key=lambda one: not one.startswith("--"))  # Hydra takes its options in front of overrides only
+    command = [sys.executable, str(FRONT_DOOR), *given]
     # A session of its own: Ctrl+C in the terminal reaches this process alone, which passes it on once.
     process = subprocess.Popen(
         command,
