@@ -3,13 +3,17 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-gpu test-timing tensorboard format clean
+.PHONY: help train speedup test test-gpu test-timing tensorboard format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 train: .venv/installed ## train; ARGS="model=gpt data=stdlib_text perf=all" overrides the default
 	$(BIN)/python train.py $(ARGS)
+
+speedup: .venv/installed ## what each technique is worth here, in six minutes; ARGS="experiment=gpt2" for another run
+	$(BIN)/python train.py study=techniques study.blocks=3 study.compile_cache=warm \
+		train.max_steps=50 meter.warmup_steps=15 $(ARGS)
 
 test: .venv/installed-test ## lint, types and the tests that need no GPU
 	$(BIN)/ruff check .

@@ -141,7 +141,7 @@ class StudyKind(Enum):
 
 
 class CompileCache(Enum):
-    """`cold`: each run compiles anew; `warm`: one cache for the study, filled by one unmeasured run of each arm."""
+    """`cold`: each run compiles anew; `warm`: one cache for the study, filled by unmeasured runs."""
 
     cold = "cold"
     warm = "warm"

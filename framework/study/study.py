@@ -133,7 +133,7 @@ class Study:
         return Job(own, folder, environment, self.time_limit_s, self.flags)
 
     def _rehearse(self) -> None:
-        """Unmeasured runs: one of the baseline, and where the compile cache is warm one of each arm that compiles.
+        """Unmeasured runs: one of the baseline, and where the compile cache is warm those in `compiling`.
 
         The first finds a mistake before hours are spent, reads from disk what every run reads, and tells how long a run
         takes; the others fill the cache.
@@ -141,7 +141,7 @@ class Study:
         warm = self.settings.compile_cache == "warm"
         for arm in self.arms:
             folder, kept = self.folder / "rehearsal" / arm.name, warm and arm.name in self.compiling
-            wanted = kept or (arm.kind is Kind.baseline and not self.runs)
+            wanted = kept or (arm.kind is Kind.baseline and not any(run.status == "ok" for run in self.runs))
             if not wanted or arm.name in self.lacking or summary_of(folder).get("status") == "completed":
                 continue
             set_aside(folder)

@@ -25,6 +25,10 @@ from framework.study.model import Arm, Kind, StudySettings, refuse
 from framework.study.process import one_by_one
 from framework.study.study import Study, alone_on_the_machine
 
+Code = tuple[str, ...]  # the overrides of an arm that its compiled code may depend on
+OUTSIDE = tuple(
+    f"perf.{one}=" for one in ("workers", "pinned", "prefetch", "log_every", "allocator", "fused_optimizer")
+)
 SKIPPING = "perf.if_unavailable=skip"  # arms of several techniques go on with those that the machine has
 
 
@@ -64,7 +68,7 @@ class StudySweeper(Sweeper):
             _say,
             self.run_jobs,
             self.alone,
-            frozenset(compiling),
+            frozenset({code: name for name, code in reversed(compiling.items())}.values()),
             inherited(self.composed),
         )
         from framework.study.analysis import narrow_enough  # scipy is slow to import: not before it is needed
@@ -122,12 +126,12 @@ class StudySweeper(Sweeper):
             del composed["hydra"]
         return composed
 
-    def _looked_at(self, arms: Sequence[Arm], common: Sequence[str]) -> tuple[dict[str, str], set[str]]:
-        """Why an arm cannot run on this machine, and which arms compile.
+    def _looked_at(self, arms: Sequence[Arm], common: Sequence[str]) -> tuple[dict[str, str], dict[str, Code]]:
+        """Why an arm cannot run on this machine, and what those that compile compile.
 
         Errors: ConfigError where not even the baseline can run, or where an arm makes no sense anywhere.
         """
-        lacking, compiling = {}, set()
+        lacking, compiling = dict[str, str](), dict[str, Code]()
         for arm in arms:
             try:
                 settled = settle(self._of([*common, *arm.overrides]), self.machine)
@@ -139,7 +143,7 @@ class StudySweeper(Sweeper):
             except ConfigError as error:
                 raise ConfigError(f"in the study's arm {arm.name}: {error}") from error
             if settled.config.perf.compile is not Compile.eager:
-                compiling.add(arm.name)
+                compiling[arm.name] = tuple(one for one in arm.overrides if not one.startswith(OUTSIDE))
         return lacking, compiling
 
 

@@ -15,7 +15,7 @@ from framework.environment import Machine
 from framework.mistakes import ConfigError
 from framework.study.arms import with_arms_quoted
 from framework.study.model import Arm
-from framework.study.sweeper import StudySweeper, _sorted_out
+from framework.study.sweeper import Code, StudySweeper, _sorted_out
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 GPU = Machine((2, 11), cuda_build=True, gpus=1)
@@ -29,8 +29,8 @@ def composed(arm: Arm, hydra: str) -> config.Perf:
     return perf
 
 
-def looked_at(arguments: tuple[str, ...], hydra: str) -> tuple[dict[str, Arm], set[str]]:
-    """The arms of the study that `python train.py ARGUMENTS` would run on a machine with a GPU; those that compile."""
+def looked_at(arguments: tuple[str, ...], hydra: str) -> tuple[dict[str, Arm], dict[str, Code]]:
+    """The arms of the study that `python train.py ARGUMENTS` would run on a machine with a GPU; what they compile."""
     config.register()
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         own = [one for one in with_arms_quoted(arguments) if one.lstrip("+").startswith("study")]
@@ -158,6 +158,9 @@ def test_a_mistake_in_an_arm_ends_the_study_before_it_begins() -> None:
         arms("study=techniques", "study.techniques=[prefetch]", "perf.prefetch=-1")
 
 
-def test_which_arms_compile_is_told_by_what_they_compose_to() -> None:
-    named = ("+study.arms.all=[perf=all]", "+study.arms.eager=[perf=all,perf.compile=eager]")
-    assert looked_at(("study=arms", *named), "hydra.job.chdir=false")[1] == {"all"}
+def test_what_arms_compile_is_told_by_what_they_compose_to() -> None:
+    same, other = "+study.arms.same=[perf=all,perf.log_every=5]", "+study.arms.other=[perf=all,perf.amp=fp16]"
+    named = ("+study.arms.all=[perf=all]", same, other, "+study.arms.eager=[perf=all,perf.compile=eager]")
+    compiling = looked_at(("study=arms", *named), "hydra.job.chdir=false")[1]
+    assert list(compiling) == ["all", "same", "other"]
+    assert compiling["same"] == compiling["all"] != compiling["other"]
