@@ -11,7 +11,7 @@ help: ## list the targets
 train: .venv/installed ## train; ARGS="model=gpt data=stdlib_text perf=all" overrides the default
 	$(BIN)/python train.py $(ARGS)
 
-speedup: .venv/installed ## what each technique is worth here, in six minutes; ARGS="experiment=gpt2" for another run
+speedup: .venv/installed ## what each technique is worth here (six minutes on two cores); ARGS="experiment=gpt2" for another run
 	$(BIN)/python train.py study=techniques study.blocks=3 study.compile_cache=warm \
 		train.max_steps=50 meter.warmup_steps=15 $(ARGS)
 
