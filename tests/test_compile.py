@@ -22,6 +22,7 @@ from framework import build, config, engine, feed, rules
 from framework.data.loader import Loader, LoaderSettings
 from framework.environment import Machine
 from framework.mistakes import ConfigError
+from framework.stages import device, loaders
 from framework.techniques import UnavailableError, compile
 from framework.techniques.compile import Compiled
 from framework.tree import shapes
@@ -245,19 +246,19 @@ def no_compiler(device: torch.device) -> None:
 def test_E06_without_a_compiler_a_run_ends_before_its_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build.compiling, "probe", no_compiler)
+    monkeypatch.setattr(device.compiling, "probe", no_compiler)
     with pytest.raises(ConfigError, match=r"^perf\.compile=default cannot compile on cpu \(no compiler\): set perf"):
         build.build(composed("perf.compile=default"), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_E06_a_lack_is_told_before_any_data_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "Loader", lambda *_: pytest.fail("data were read"))
+    monkeypatch.setattr(loaders, "Loader", lambda *_: pytest.fail("data were read"))
     with pytest.raises(ConfigError, match=r"^perf\.fused_optimizer=true is not offered by NAdam"):
         build.build(
             composed("optim=adamw", "optim.optimizer._target_=torch.optim.NAdam", "perf.fused_optimizer=true"), tmp_path
         )
-    monkeypatch.setattr(build.compiling, "probe", no_compiler)
+    monkeypatch.setattr(device.compiling, "probe", no_compiler)
     with pytest.raises(ConfigError, match=r"^perf\.compile=default cannot compile"):
         build.build(composed("perf.compile=default"), tmp_path)
 
@@ -265,7 +266,7 @@ def test_E06_a_lack_is_told_before_any_data_are_read(tmp_path: Path, monkeypatch
 def test_E06_without_a_compiler_a_run_may_go_on_and_says_that_it_is_not_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build.compiling, "probe", no_compiler)
+    monkeypatch.setattr(device.compiling, "probe", no_compiler)
     run = build.build(composed("perf.compile=default", "perf.if_unavailable=skip"), tmp_path)
     engine.train(run)
     row = run.report.summary.switches["compile"]

@@ -651,7 +651,7 @@ def test_the_pinning_thread_finds_the_device_that_was_asked_for(
     happened: list[str] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: happened.append("set"))
-    monkeypatch.setattr(build.Loader, "start", lambda _: happened.append("fork"))
+    monkeypatch.setattr(Loader, "start", lambda _: happened.append("fork"))
     sets = [f"data.train._target_={HERE}.Rows", "+data.train.count=10", "perf.pinned=true", f"device={device}"]
     with contextlib.suppress(RuntimeError, AssertionError):  # there is no such device here
         build.build(settled(tmp_path, *sets, gpus=2), tmp_path)
