@@ -13,7 +13,7 @@ from pathlib import Path
 
 from framework.mistakes import ConfigError
 
-ATTEMPTS, PAUSE_S = 100, 1e-3
+ATTEMPTS, PAUSE_S = 1000, 1e-3
 
 
 @functools.cache  # Hydra asks several times while it composes; one process, one answer for one name

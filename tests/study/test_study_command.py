@@ -142,14 +142,14 @@ def blocks_run(folder: Path) -> list[int]:
 
 
 def test_blocks_are_added_until_the_most_and_none_once_intervals_are_narrow(tmp_path: Path) -> None:
-    """No interval of times is as narrow as 1e-9, and every one as narrow as 1e9 once it has two blocks."""
-    for width, least, most, blocks in (("1e-9", 1, 2, [0, 0, 1, 1]), ("1e9", 1, 4, [0, 0, 1, 1])):
-        settings = [f"study.half_width={width}", f"study.blocks={least}", f"study.max_blocks={most}"]
+    """No interval of times is as narrow as 1e-9; every one is as narrow as 1e9, so that study needs no block more."""
+    for width, most in (("1e-9", 6), ("1e9", 9)):
+        settings = [f"study.half_width={width}", "study.blocks=5", f"study.max_blocks={most}"]
         process = start(tmp_path, "study=control", "study.controls=1", "+model.ms=1", *settings)
-        output, _ = process.communicate(timeout=200)
+        output, _ = process.communicate(timeout=400)
         assert process.returncode == 0, output
-        assert f"{least} to {most} blocks" in output
-        assert blocks_run(tmp_path) == blocks
+        assert f"5 to {most} blocks" in output
+        assert blocks_run(tmp_path) == [block for block in range(6) for _ in range(2)]
     assert report(tmp_path)["settings"]["half_width"] == 1e9
 
 
