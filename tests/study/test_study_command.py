@@ -65,7 +65,7 @@ def test_planted_effects_are_found_and_nothing_else(tmp_path: Path) -> None:
         "+study.arms.same=['+model.ms=40']",
         "+study.arms.crash=['+model.broken=true']",
     ]
-    process = start(tmp_path, "study=arms", "study.blocks=4", "study.smallest_effect=0.05", *arms)
+    process = start(tmp_path, "study=arms", "study.blocks=5", "study.smallest_effect=0.05", *arms)
     output, _ = process.communicate(timeout=500)
     assert process.returncode == 0, output
     rows = {row["arm"]: row for row in report(tmp_path)["analysis"]["named"]}
