@@ -15,14 +15,18 @@ from torch import Tensor, nn
 
 from framework import build, config, engine, rules
 from framework.environment import Machine
+from framework.forward import forwards
 from framework.mistakes import ConfigError
+from framework.objective import Classification
 from framework.techniques import UnavailableError, activation_checkpoint, attention
+from framework.techniques.compile import Compiled
+from framework.tree import shapes
 from models.convnet import ConvNet
 from models.gpt import GPT
 from models.vit import ViT
 
 CONFIGS = str(Path(__file__).parents[1] / "configs")
-TEXT = ["model=gpt_tiny", "model.depth=2", "data=synthetic_text", "data.context=16", "data.vocab=32", "data.count=64"]
+TEXT = ["model=gpt_tiny", "data=synthetic_text", "data.context=16", "data.vocab=32", "data.count=64"]
 SHORT = ["data.batch_size=8", "train.max_steps=4", "meter.warmup_steps=2"]
 
 
@@ -96,7 +100,7 @@ def test_lists_in_lists_are_entered_since_they_have_no_forward() -> None:
 def test_single_layers_and_single_blocks_are_no_repeated_blocks() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.ModuleList([Convolutions.block()]))
     assert names(model) == []
-    with pytest.raises(UnavailableError, match="^finds no repeated blocks in Sequential$"):
+    with pytest.raises(UnavailableError, match=r"^finds no repeated blocks in Sequential$"):
         checkpointed(model)
 
 
@@ -106,12 +110,15 @@ def test_a_block_that_stands_twice_is_wrapped_once() -> None:
     assert checkpointed(model).blocks == 1
 
 
-def gradients(model: nn.Module, batch: Tensor, autocast: bool = False) -> tuple[list[Tensor], dict[str, Tensor]]:
+def gradients(
+    model: nn.Module, batch: Tensor, autocast: bool = False, compiled: bool = False
+) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Gradients summed over two batches, and the state after them."""
     torch.manual_seed(1)
+    forward = torch.compile(lambda part: model(part), dynamic=False) if compiled else model
     for part in batch.chunk(2):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            loss = model(part).float().square().mean()
+            loss = forward(part).float().square().mean()
         loss.backward()
     after = torch.rand(3)  # the generator stands where it would have stood
     grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
@@ -233,7 +240,7 @@ def test_a_run_counts_recomputations_and_repeats_the_losses(tmp_path: Path) -> N
     row = trained(tmp_path / "wrapped", *extra, "perf.activation_checkpoint=true")
     assert row["losses"] == plain["losses"]
     assert (row["active"], plain["active"]) == (True, False)
-    counted = {"blocks": 2, "forwards": 16, "recomputations": 16, "compiled_forwards": 0}
+    counted = {"blocks": 4, "forwards": 32, "recomputations": 32, "compiled_forwards": 0}
     assert row["evidence"] == counted
 
 
@@ -245,30 +252,35 @@ def test_a_model_without_blocks_is_refused_or_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_compiled_run_recomputes_within_its_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: dict[str, int] = {}
-    rows = {}
-    for on in ("false", "true"):
-        run = made(
-            tmp_path / on, "device=cpu", "model.dropout=0.1", "perf.compile=default", f"perf.activation_checkpoint={on}"
-        )
-        engine.train(run)
-        batch = torch.randint(0, 32, (8, 16)), torch.randint(0, 32, (8, 16))
-        loss = build_forward(run)(batch)
-        kept[on] = sum(tensor.nbytes for tensor in loss.grad_fn.saved_tensors)  # type: ignore[union-attr]
-        rows[on] = run.report.summary.switches["activation_checkpoint"]
-    assert kept["true"] < 0.7 * kept["false"]
-    assert rows["true"]["active"] is True
-    assert rows["true"]["evidence"]["compiled_forwards"] == 2
+def test_a_compiled_graph_recomputes_and_counts_its_blocks() -> None:
+    batch = torch.randint(0, 32, (4, 16)), torch.randint(0, 32, (4, 16))
+    kept, losses, wrapped = dict[bool, int](), dict[bool, list[float]](), gpt(0.1)
+    done = activation_checkpoint.apply(wrapped, attention.kernels("math"))
+    for on, model in {False: gpt(0.1), True: wrapped}.items():
+        torch.manual_seed(1)
+        forward_loss, _ = forwards(model, Classification(), nullcontext, attention.kernels("math"))
+        compiled = Compiled(forward_loss, "default", shapes)
+        losses[on] = []
+        for _ in range(2):
+            loss = compiled(batch)
+            kept[on] = sum(tensor.nbytes for tensor in loss.grad_fn.saved_tensors)
+            loss.backward()
+            losses[on].append(loss.item())
+    assert kept[True] < 0.7 * kept[False]
+    assert (done.compiled, done.forwards, done.recomputations) == (3, 0, 0)
+    assert activation_checkpoint.evidence(done).active is True
+    torch.testing.assert_close(losses[True], losses[False], rtol=1e-4, atol=0)
 
 
-def build_forward(run: engine.Run) -> Callable[[Any], Tensor]:
-    """The compiled forward and loss of a run."""
-    cells = {
-        name: cell.cell_contents
-        for name, cell in zip(run.update.__code__.co_freevars, run.update.__closure__ or (), strict=True)
-    }  # type: ignore[attr-defined]
-    return cells["parts"].forward_loss  # type: ignore[no-any-return]
+@pytest.mark.slow
+def test_a_compiled_graph_updates_running_statistics_once() -> None:
+    batch, plain, wrapped = torch.randn(4, 3, 8, 8), Convolutions(), Convolutions()
+    done = checkpointed(wrapped)
+    states = [gradients(model, batch, compiled=True)[1] for model in (plain, wrapped)]
+    assert done.compiled == 3
+    assert int(states[1]["blocks.0.1.num_batches_tracked"]) == 2
+    for name, expected in states[0].items():
+        torch.testing.assert_close(states[1][name], expected)
 
 
 @pytest.mark.gpu
