@@ -36,24 +36,6 @@ def test_all_is_frozen_from_the_last_step_of_the_warmup_until_the_end() -> None:
     assert gc_freeze.evidence(freeze).active is True
 
 
-def test_items_pass_and_none_is_held() -> None:
-    class Item:
-        alive = 0
-
-        def __init__(self) -> None:
-            Item.alive += 1
-
-        def __del__(self) -> None:
-            Item.alive -= 1
-
-    source = (Item() for _ in range(4))
-    alive = []
-    for item in gc_freeze.Freeze(2)(source):
-        alive.append(Item.alive)
-        del item
-    assert alive == [1, 1, 1, 1]
-
-
 def test_what_was_thrown_away_by_then_is_collected_and_not_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     monkeypatch.setattr(gc, "collect", lambda: order.append("collect"))

@@ -37,7 +37,6 @@ class Freeze:
                     gc.collect()
                     gc.freeze()
                 yield item
-                del item  # else it would be held while the next one is fetched
         finally:
             self.frozen = gc.get_freeze_count()
             gc.unfreeze()
