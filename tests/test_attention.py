@@ -65,6 +65,22 @@ def test_what_it_lacks_is_told_in_one_line_with_torch_s_reason(asked: str) -> No
         attention.probe(asked, torch.float32, CPU)
 
 
+def test_the_reason_is_that_of_the_kernel_asked_for() -> None:
+    """What torch says on a GPU where flash is asked for in float32."""
+    place = " (Triggered internally at sdp_utils.cpp:1.)"
+    words = [
+        "No available kernel. Aborting execution.",
+        f"Memory efficient kernel not used because:{place}",
+        f"Memory Efficient attention has been runtime disabled.{place}",
+        f"Flash attention kernel not used because:{place}",
+        f"Expected query, key and value to all be of dtype: {{Half, BFloat16}}. Got Float.{place}",
+        f"cuDNN attention kernel not used because:{place}",
+        f"cuDNN attention has been runtime disabled.{place}",
+    ]
+    assert attention._reason(words) == "Expected query, key and value to all be of dtype: {Half, BFloat16}. Got Float"
+    assert attention._reason(words[:1]) == "No available kernel. Aborting execution"
+
+
 @pytest.mark.parametrize("asked", ["efficient", "cudnn"])
 def test_it_is_refused_before_torch_is_asked(asked: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"^perf\.attention={asked} needs a CUDA device.*perf\.attention=auto"):

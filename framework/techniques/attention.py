@@ -58,10 +58,15 @@ def probe(asked: str, dtype: torch.dtype, device: torch.device) -> None:
             with kernels(asked)():
                 F.scaled_dot_product_attention(value, value, value).sum().backward()
         except RuntimeError as error:
-            words = [str(error), *(str(reason.message) for reason in reasons)]
-            why = words[-1].splitlines()[0].split(" (Triggered")[0].rstrip(". ")
+            why = _reason([str(error), *(str(reason.message) for reason in reasons)])
             kind = str(dtype).removeprefix("torch.")
             raise UnavailableError(f"does not take {kind} on {device.type} ({why})") from error
+
+
+def _reason(words: list[str]) -> str:
+    """The last of torch's words that tells one: it also warns of the kernels that were left out on purpose."""
+    lines = [one.splitlines()[0].split(" (Triggered")[0].rstrip(". ") for one in words]
+    return [line for line in lines if not line.endswith("because:") and "runtime disabled" not in line][-1]
 
 
 def evidence(asked: str, seen: Mapping[str, int]) -> Evidence:
