@@ -35,6 +35,16 @@ class Compile(Enum):
     max_autotune_no_cudagraphs = "max_autotune_no_cudagraphs"
 
 
+class Attention(Enum):
+    """Kernel of scaled_dot_product_attention; `auto` is torch's own choice."""
+
+    auto = "auto"
+    flash = "flash"
+    efficient = "efficient"
+    cudnn = "cudnn"
+    math = "math"
+
+
 class Schedule(Enum):
     """Course of the learning rate after its warm-up."""
 
@@ -75,6 +85,9 @@ class Perf:
     channels_last: bool = False
     fused_optimizer: bool = False
     cudnn_benchmark: bool = False
+    attention: Attention = Attention.auto
+    activation_checkpoint: bool = False
+    gc_freeze: bool = False
     if_unavailable: IfUnavailable = IfUnavailable.error
 
 

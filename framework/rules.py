@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework import composed
-from framework.config import Amp, Compile, Config, IfUnavailable, Perf
+from framework.config import Amp, Attention, Compile, Config, IfUnavailable, Perf
 from framework.environment import Machine, allocator_fault
 from framework.mistakes import ConfigError, LackError, explain
 
@@ -63,6 +63,11 @@ RULES = (
         "amp",
         lambda cfg: cfg.perf.amp is Amp.fp16 and _on_cpu(cfg),
         "needs a CUDA device and this run is on the CPU (perf.amp=bf16 works there)",
+    ),
+    Rule(
+        "attention",
+        lambda cfg: cfg.perf.attention in (Attention.efficient, Attention.cudnn) and _on_cpu(cfg),
+        "needs a CUDA device and this run is on the CPU (perf.attention=flash and math work there)",
     ),
     Rule(
         "compile",

@@ -10,6 +10,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from framework import build, config, engine, environment, rules
+from framework.records import RECORDS
 from framework.update import Window
 
 pytestmark = pytest.mark.gpu
@@ -33,8 +34,9 @@ def made(folder: Path, *overrides: str) -> engine.Run:
         ["perf.amp=bf16"],
         ["perf.amp=bf16", "perf.compile=default", "perf.channels_last=true", "perf.fused_optimizer=true"],
         ["perf.tf32=true", "train.accumulate=2", "train.clip_norm=1.0", "optim.schedule=cosine"],
+        ["perf.amp=bf16", "perf.activation_checkpoint=true", "perf.attention=flash", "perf.gc_freeze=true"],
     ],
-    ids=["amp", "compiled", "accumulating"],
+    ids=["amp", "compiled", "accumulating", "checkpointed"],
 )
 def test_no_host_sync_between_log_points(
     work: list[str], perf: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -83,8 +85,8 @@ def test_every_switch_shows_its_evidence(tmp_path: Path) -> None:
     run = made(tmp_path, *IMAGES, *asked)  # the allocator needs a process of its own: see below
     engine.train(run)
     switches = run.report.summary.switches
-    inactive = {name: row for name, row in switches.items() if row["active"] is not True and name != "allocator"}
-    assert not inactive
+    asked_for = {name: row for name, row in switches.items() if RECORDS[name].in_all and name != "allocator"}
+    assert not {name: row for name, row in asked_for.items() if row["active"] is not True}
     assert switches["prefetch"]["evidence"]["hidden_share"] is not None
 
 
@@ -120,6 +122,7 @@ def test_exact_techniques_give_bit_equal_losses(tmp_path: Path) -> None:
     assert losses("prefetch", "perf.pinned=true", "perf.prefetch=2") == baseline
     assert losses("workers", "perf.workers=2") == baseline
     assert losses("log_every", "perf.log_every=7") == baseline
+    assert losses("gc_freeze", "perf.gc_freeze=true") == baseline
 
 
 def test_gradients_of_accumulation_under_compile_equal_eager(tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ ON: dict[str, Any] = {
     "cudnn_benchmark": True,
     "amp": "fp16",
     "compile": "reduce_overhead",
+    "attention": "efficient",
 }
 
 
@@ -192,7 +193,14 @@ def test_E03_recorded_graphs_with_accumulation_are_refused_with_both_keys(base: 
 
 
 @pytest.mark.parametrize(
-    "changes", [{"perf__amp": "bf16"}, {"perf__compile": "default"}, {"perf__channels_last": True}]
+    "changes",
+    [
+        {"perf__amp": "bf16"},
+        {"perf__compile": "default"},
+        {"perf__channels_last": True},
+        {"perf__attention": "flash"},
+        {"perf__attention": "math"},
+    ],
 )
 def test_what_works_on_the_cpu_is_let_pass(base: DictConfig, changes: dict[str, Any]) -> None:
     assert settled(base, CPU, **changes).left_out == {}
