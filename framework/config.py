@@ -165,7 +165,7 @@ class Study:
     """How techniques are compared. Used by `study=...` only."""
 
     kind: StudyKind = StudyKind.techniques
-    techniques: list[str] | None = None  # null: all
+    techniques: list[str] | None = None  # null: those of perf=all; the others by name
     arms: dict[str, list[str]] = field(default_factory=dict)  # overrides of each arm, for study=arms
     controls: int = 4  # for study=control
     blocks: int = 5

@@ -93,14 +93,14 @@ class StudySweeper(Sweeper):
             return on_top_of(values, control_arms(plain.controls))
         if plain.kind is StudyKind.arms:
             return on_top_of(values, named_arms(plain.arms))
-        compared = TECHNIQUES if plain.techniques is None else plain.techniques
+        compared = list(self._switches(["perf=all"])) if plain.techniques is None else plain.techniques
         base = {switch: value for switch, value in values.items() if switch not in compared}
         every = base | {switch: spell(getattr(off, switch)) for switch in stated if switch in compared}
         presets = {name: self._preset(name, values, base) for name in TECHNIQUES if name not in base}
-        alone = on_top_of(every, technique_arms(presets, plain.techniques, []))
+        alone = on_top_of(every, technique_arms(presets, compared, []))
         lacking, _ = self._looked_at(alone, common)
-        here = [name for name in self._preset("all", {}, base) if name not in lacking]
-        arms = on_top_of(every, technique_arms(presets, plain.techniques, here))
+        here = [name for name in compared if name not in lacking]
+        arms = on_top_of(every, technique_arms(presets, compared, here))
         several = (Kind.all, Kind.without, Kind.needs)
         return [
             Arm(**(vars(arm) | {"overrides": (*arm.overrides, SKIPPING)}))
