@@ -20,6 +20,7 @@ TRACE, TABLE = "trace.json", "operations.txt"
 class Trace:
     """A tool that records what host and GPU do. Its `ProfilerStep#N` is step N of the run.
 
+    Where a run ends before the last covered step, an empty one follows: data were sought in vain.
     Source: https://docs.pytorch.org/docs/stable/profiler.html
     """
 
