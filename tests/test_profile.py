@@ -231,7 +231,8 @@ def test_an_error_ends_the_profile_and_stays_the_error(tmp_path: Path, at: int) 
     with pytest.raises(RuntimeError, match="the model broke"):
         engine.train(run)
     assert summary(tmp_path / "broken")["profile"]["note"] == f"the run ended with an error after step {at} began."
-    trained(tmp_path / "next", "profile=trace")  # the profiler was let go: another run has it
+    assert not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+    trained(tmp_path / "next", "profile=trace")  # another run has it
     assert "ProfilerStep#4" in ranges(tmp_path / "next")
 
 
