@@ -16,6 +16,7 @@ from framework.losses import Losses
 from framework.memory import Memory, source
 from framework.meter import Meter, clock
 from framework.mistakes import ConfigError
+from framework.profiling.profiled import profiled
 from framework.records import RECORDS
 from framework.report import Report, Sources
 from framework.rules import Settled
@@ -32,7 +33,7 @@ from framework.utilisation import Utilisation, peak_tflops
 def build(settled: Settled, folder: Path) -> Run:
     """Composes a run whose results go to `folder`. Errors: ConfigError for what turns out to be wrong only now."""
     try:
-        return _build(settled, folder)
+        return profiled(_build(settled, folder), settled.config, folder)
     except ValueError as error:
         raise error if isinstance(error, ConfigError) else ConfigError(str(error)) from error
     except BaseException as error:

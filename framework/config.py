@@ -63,6 +63,15 @@ class StartMethod(Enum):
     forkserver = "forkserver"
 
 
+class Profile(Enum):
+    """What is recorded of a few steady steps: time by torch.profiler, ranges for nsys and ncu, or GPU memory."""
+
+    none = "none"
+    trace = "trace"
+    nvtx = "nvtx"
+    memory = "memory"
+
+
 class IfUnavailable(Enum):
     """What to do with a switch that this machine or run lacks: stop, or leave it out and list it."""
 
@@ -193,6 +202,8 @@ class Config:
     train: Train = field(default_factory=Train)
     meter: MeterSettings = field(default_factory=MeterSettings)
     study: Study = field(default_factory=Study)
+    profile: Profile = Profile.none
+    profile_steps: int = 5  # steps that a profile covers, after meter.warmup_steps and one of its own
 
 
 TECHNIQUES = tuple(f.name for f in fields(Perf) if f.name != "if_unavailable")

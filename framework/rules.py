@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework import composed
-from framework.config import Amp, Attention, Compile, Config, IfUnavailable, Perf
+from framework.config import Amp, Attention, Compile, Config, IfUnavailable, Perf, Profile
 from framework.environment import Machine, allocator_fault
 from framework.mistakes import ConfigError, LackError, explain
 
@@ -100,6 +100,11 @@ def settle(raw: DictConfig, machine: Machine) -> Settled:
     for fault in _faults(cfg):
         raise ConfigError(fault)
     cfg.device = _device(cfg.device, machine)
+    if cfg.profile in (Profile.nvtx, Profile.memory) and _on_cpu(cfg):
+        raise LackError(
+            f"profile={cfg.profile.name} needs a CUDA device and this run is on the CPU: set profile=none "
+            "(profile=trace works there)."
+        )
     requested, left_out = replace(cfg.perf), dict[str, str]()
     for rule in RULES:
         if not is_on(cfg.perf, rule.switch) or not rule.broken(cfg):
@@ -155,6 +160,7 @@ def _too_small(cfg: Config) -> Iterator[str]:
         "train.max_skipped_steps": (cfg.train.max_skipped_steps, 1),
         "optim.warmup_steps": (cfg.optim.warmup_steps, 0),
         "meter.warmup_steps": (cfg.meter.warmup_steps, 1),
+        "profile_steps": (cfg.profile_steps, 1),
         "perf.workers": (cfg.perf.workers, 0),
         "perf.prefetch": (cfg.perf.prefetch, 0),
         "perf.log_every": (cfg.perf.log_every, 0),

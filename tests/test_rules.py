@@ -57,6 +57,7 @@ SMALLEST = {
     "train__max_skipped_steps": 1,
     "optim__warmup_steps": 0,
     "meter__warmup_steps": 1,
+    "profile_steps": 1,
     "perf__workers": 0,
     "perf__prefetch": 0,
     "perf__log_every": 0,

@@ -153,6 +153,14 @@ def test_what_a_study_decides_itself_is_refused(argument: str) -> None:
         arms("study=control", argument)
 
 
+@pytest.mark.parametrize("argument", ["profile=trace", "study.arms.mine=[profile=trace]"])
+def test_a_study_of_profiled_runs_is_refused(argument: str) -> None:
+    kind = "arms" if argument.startswith("study") else "control"
+    added = f"+{argument}" if argument.startswith("study") else argument
+    with pytest.raises(ConfigError, match=r"^profile=trace would change what a study measures: leave it out"):
+        looked_at((f"study={kind}", added), "hydra.job.chdir=false")
+
+
 def test_a_mistake_in_an_arm_ends_the_study_before_it_begins() -> None:
     with pytest.raises(ConfigError, match=r"^in the study's arm prefetch: perf\.prefetch=-1 is too small"):
         arms("study=techniques", "study.techniques=[prefetch]", "perf.prefetch=-1")
