@@ -5,19 +5,21 @@ from __future__ import annotations
 from framework.techniques import (
     allocator,
     amp,
+    batch_fetch,
     channels_last,
     cudnn_benchmark,
     fused_optimizer,
     log_every,
     pinned,
     prefetch,
+    resident,
     tf32,
     workers,
 )
 from framework.techniques import compile as compiling
 
 _MODULES = (
-    *(workers, pinned, prefetch, amp, tf32, log_every, allocator),
+    *(workers, pinned, prefetch, batch_fetch, resident, amp, tf32, log_every, allocator),
     *(compiling, channels_last, fused_optimizer, cudnn_benchmark),
 )
 RECORDS = {module.RECORD.name: module.RECORD for module in _MODULES}

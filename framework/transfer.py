@@ -38,6 +38,8 @@ class Transfer:
         return leaf.to(self.device)
 
     def _counted(self, tensor: Tensor) -> bool:
+        if tensor.device.type != "cpu":
+            return False  # it lies on a device: no copy from the host
         pinned = self.asynchronous and tensor.is_pinned()
         self.pinned += pinned
         self.pageable += not pinned

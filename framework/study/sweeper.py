@@ -26,7 +26,7 @@ from framework.study.process import one_by_one
 from framework.study.study import Study, alone_on_the_machine
 
 Code = tuple[str, ...]  # the overrides of an arm that its compiled code may depend on
-_OUTSIDE = ("workers", "pinned", "prefetch", "log_every", "allocator", "fused_optimizer")
+_OUTSIDE = ("workers", "pinned", "prefetch", "batch_fetch", "resident", "log_every", "allocator", "fused_optimizer")
 OUTSIDE = tuple(f"perf.{switch}=" for switch in _OUTSIDE)
 SKIPPING = "perf.if_unavailable=skip"  # arms of several techniques go on with those that the machine has
 
@@ -99,7 +99,8 @@ class StudySweeper(Sweeper):
         presets = {name: self._preset(name, values, base) for name in TECHNIQUES if name not in base}
         alone = on_top_of(every, technique_arms(presets, plain.techniques, []))
         lacking, _ = self._looked_at(alone, common)
-        here = [name for name in self._preset("all", {}, base) if name not in lacking]
+        together = plain.techniques or self._preset("all", {}, base)  # perf=all lacks what no GPU has run yet
+        here = [name for name in together if name not in lacking]
         arms = on_top_of(every, technique_arms(presets, plain.techniques, here))
         several = (Kind.all, Kind.without, Kind.needs)
         return [
