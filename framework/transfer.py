@@ -46,6 +46,13 @@ class Transfer:
         return pinned
 
 
+def brought(tensor: Tensor, device: torch.device) -> Tensor:
+    """`tensor` on `device`, by way of page-locked memory where that is a GPU, so that the host does not wait."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 @functools.cache
 def _may_not_wait(kind: type) -> bool:
     """Whether the `to()` of `kind` takes `non_blocking`, as those of torch do."""

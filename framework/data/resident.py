@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,14 +21,17 @@ class Resident:
     """What a Loader with the same settings gives, batch for batch and bit for bit, on `device`.
 
     `nbytes` is what the set will need there; `start` copies it, in batches, so that the host never holds it twice.
+    `bring` takes the order of an epoch to the device.
     Errors: UnfitError for a stream, for samples that draw random numbers, and for batches that hold more than plain
     tensors and None; ValueError as the Loader's.
     """
 
-    def __init__(self, dataset: Any, settings: LoaderSettings, device: torch.device) -> None:
+    def __init__(
+        self, dataset: Any, settings: LoaderSettings, device: torch.device, bring: Callable[[Tensor], Tensor]
+    ) -> None:
         refuse_stream(dataset, settings.name)
         settings = replace(settings, options={})
-        self.settings, self.device = settings, device
+        self.settings, self.device, self._bring = settings, device, bring
         self.processes: set[int] = set()
         self._plan = Loader(dataset, settings)  # its sizes and its words; never read
         self._reader = Loader(
@@ -78,15 +81,10 @@ class Resident:
     def _order(self, number: int) -> Tensor:
         """The rows of an epoch, int64 [length] on the device."""
         if self.settings.shuffle:
-            return self._brought(permutation(self.length, self.settings.seed, number))
+            return self._bring(permutation(self.length, self.settings.seed, number))
         if self._in_order is None:
             self._in_order = torch.arange(self.length, device=self.device)
         return self._in_order
-
-    def _brought(self, order: Tensor) -> Tensor:
-        if self.device.type == "cuda":
-            order = order.pin_memory()  # else the host would wait for the copy
-        return order.to(self.device, non_blocking=True)
 
     def _taken(self, rows: Tensor) -> Batch:
         stored = iter(self.tensors)

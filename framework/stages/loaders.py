@@ -21,6 +21,7 @@ from framework.feed import Source
 from framework.stages.device import enter
 from framework.switches import Switches
 from framework.techniques import UnavailableError, batch_fetch, pinned, resident, workers
+from framework.transfer import brought
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def _options(cfg: Config) -> dict[str, Any]:
 def _resident(parts: list[Part], device: torch.device) -> list[Resident]:
     """The sets on the device; whether both fit is known before the first is copied."""
     with _unfit_is_unavailable():
-        stored = [Resident(part.dataset, part.settings, device) for part in parts]
+        stored = [Resident(part.dataset, part.settings, device, partial(brought, device=device)) for part in parts]
         enter(device)
         resident.check_room(sum(one.nbytes for one in stored), device)
         for one in stored:
