@@ -180,9 +180,12 @@ class Stream(IterableDataset[Tensor]):
     ("dataset", "words"),
     [
         (Stream(), r"needs a set with __getitem__, and data\.train is a stream"),
-        (Given(lambda index: (torch.ones(2), "name")), r"those of data\.train hold a str"),
-        (Given(lambda index: torch.ones(2).to_sparse()), r"those of data\.train hold a Tensor"),
-        (Given(lambda index: pack_sequence([torch.ones(2, 1)])), r"those of data\.train hold a PackedSequence"),
+        (Given(lambda index: (torch.ones(2), "name")), r"data\.train hold something else \(str\)"),
+        (Given(lambda index: torch.ones(2, requires_grad=True)), r"data\.train hold something else \(Tensor\)"),
+        (
+            Given(lambda index: pack_sequence([torch.ones(2, 1)])),
+            r"data\.train hold something else \(PackedSequence\)",
+        ),
         (Given(lambda index: None), r"those of data\.train hold none"),
         (Given(lambda index: torch.rand(2)), r"those of data\.train draw random numbers"),
         (Given(lambda index: np.random.rand()), r"those of data\.train draw random numbers"),

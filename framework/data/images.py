@@ -16,7 +16,7 @@ from framework.data.rooms import room
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-CACHED_PIXELS = 2**17  # float32 values that stay in a core's cache from one pass over them to the next
+CACHED_PIXELS = 2**16  # float32 values that stay in a core's cache from one pass over them to the next
 
 
 class Normalise:

@@ -96,8 +96,8 @@ class Resident:
         tree_map(found.append, batch, own="to")
         for leaf in found:
             if leaf is not None and not _is_plain(leaf):
-                kind = type(leaf).__name__
-                raise UnfitError(f"needs batches of plain tensors, and those of {self.settings.name} hold a {kind}")
+                kind, name = type(leaf).__name__, self.settings.name
+                raise UnfitError(f"needs batches of plain tensors, and those of {name} hold something else ({kind})")
         columns = [leaf for leaf in found if leaf is not None]
         if not columns:
             raise UnfitError(f"needs batches of plain tensors, and those of {self.settings.name} hold none")
