@@ -13,8 +13,9 @@ from omegaconf import OmegaConf
 from framework import config
 from framework.environment import Machine
 from framework.mistakes import ConfigError
+from framework.records import RECORDS
 from framework.study.arms import with_arms_quoted
-from framework.study.model import Arm
+from framework.study.model import Arm, Kind
 from framework.study.sweeper import Code, StudySweeper, _sorted_out
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -57,6 +58,20 @@ def test_a_switch_that_is_not_compared_is_in_every_arm() -> None:
     assert set(made) == {
         *("baseline", "control", "amp", "channels_last", "all", "without_amp", "without_channels_last"),
     }
+
+
+def test_what_no_gpu_has_run_yet_is_compared_alone_and_together_only_where_the_user_names_it() -> None:
+    not_in_all = {name for name, record in RECORDS.items() if not record.in_all}
+    assert not_in_all
+    made = arms("study=techniques")
+    assert {*RECORDS} <= set(made)
+    in_company = {arm.technique for arm in made.values() if arm.kind is Kind.without}
+    assert in_company == {*RECORDS} - not_in_all
+    for name in not_in_all:
+        assert not any(f"perf.{name}=true" in arm.overrides for arm in made.values() if arm.name != name)
+        named = arms("study=techniques", f"study.techniques=[{name},amp]")
+        assert f"perf.{name}=true" in named["all"].overrides
+        assert named[f"without_{name}"].technique == name
 
 
 def test_what_a_technique_needs_is_not_brought_along_where_every_arm_has_it() -> None:
