@@ -219,6 +219,13 @@ def test_a_set_that_does_not_fit_is_told_with_its_size_and_the_free_memory(
                 resident.check_room(needed, device)
 
 
+@pytest.mark.parametrize(("needed", "told"), [(3 * 2**20, "0.00293 GiB"), (2**34, "16 GiB"), (2**50, "1,048,576 GiB")])
+def test_sizes_are_told_as_people_write_them(needed: int, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resident, "free_bytes", lambda device: 0)
+    with pytest.raises(UnavailableError, match=f"^needs {told} for the data, and cpu has 0 GiB free$"):
+        resident.check_room(needed, CPU)
+
+
 # Whole runs
 
 

@@ -45,7 +45,8 @@ def check_room(needed: int, device: torch.device) -> None:
 
 
 def _gib(count: int) -> str:
-    return f"{count / 2**30:.3g} GiB"
+    gib = count / 2**30
+    return f"{gib:,.0f} GiB" if gib >= 100 else f"{gib:.3g} GiB"
 
 
 def evidence(stored: Sequence[Tensor], device: torch.device) -> Evidence:
