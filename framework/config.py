@@ -86,6 +86,8 @@ class Perf:
     workers: int = 0
     pinned: bool = False
     prefetch: int = 0
+    batch_fetch: bool = False
+    resident: bool = False
     amp: Amp = Amp.fp32
     tf32: bool = False
     log_every: int = 1

@@ -7,6 +7,7 @@ from framework.techniques import (
     allocator,
     amp,
     attention,
+    batch_fetch,
     channels_last,
     cudnn_benchmark,
     fused_optimizer,
@@ -14,13 +15,14 @@ from framework.techniques import (
     log_every,
     pinned,
     prefetch,
+    resident,
     tf32,
     workers,
 )
 from framework.techniques import compile as compiling
 
 _MODULES = (
-    *(workers, pinned, prefetch, amp, tf32, log_every, allocator),
+    *(workers, pinned, prefetch, batch_fetch, resident, amp, tf32, log_every, allocator),
     *(compiling, channels_last, fused_optimizer, cudnn_benchmark),
     *(attention, activation_checkpoint, gc_freeze),
 )

@@ -59,6 +59,17 @@ RULES = (
         for switch in ("pinned", "prefetch", "tf32", "allocator", "cudnn_benchmark")
     ),
     Rule("prefetch", lambda cfg: not cfg.perf.pinned, "needs perf.pinned=true, else its copies cannot overlap"),
+    *(
+        Rule(switch, lambda cfg: cfg.data.seed_samples, f"needs data.seed_samples=false, {why}")
+        for switch, why in {
+            "batch_fetch": "as the samples of a batch that is made at once cannot be seeded one by one",
+            "resident": "as samples that draw random numbers must be read anew in each epoch",
+        }.items()
+    ),
+    *(
+        Rule(switch, lambda cfg: cfg.data.collate is not None, "needs data.collate=null, which alone makes the batches")
+        for switch in ("batch_fetch", "resident")
+    ),
     Rule(
         "amp",
         lambda cfg: cfg.perf.amp is Amp.fp16 and _on_cpu(cfg),

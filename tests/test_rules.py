@@ -141,7 +141,30 @@ def test_a_lack_and_a_mistake_end_with_different_codes(base: DictConfig) -> None
 
 
 def test_the_cases_below_cover_every_rule() -> None:
-    assert {rule.switch for rule in rules.RULES} == set(ON)
+    assert {rule.switch for rule in rules.RULES} == {*ON, *OF_THE_SET}
+
+
+OF_THE_SET = ("batch_fetch", "resident")
+
+
+@pytest.mark.parametrize("switch", OF_THE_SET)
+@pytest.mark.parametrize(
+    ("data", "needs"),
+    [
+        ({"data__seed_samples": True}, "needs data.seed_samples=false, as "),
+        ({"data__collate": {"_target_": "some.where.collate"}}, "needs data.collate=null, "),
+    ],
+)
+@pytest.mark.parametrize("machine", [CPU, GPU])
+def test_a_switch_that_needs_a_set_of_its_kind_is_refused_or_left_out(
+    base: DictConfig, switch: str, data: dict[str, Any], needs: str, machine: Machine
+) -> None:
+    off: dict[str, Any] = {"data__seed_samples": False, "data__collate": None}
+    asked: dict[str, Any] = {f"perf__{switch}": True}
+    assert refused(base, machine, **asked, **(off | data)).startswith(f"perf.{switch}=true {needs}")
+    done = settled(base, machine, **asked, **(off | data), perf__if_unavailable="skip")
+    assert list(done.left_out) == [switch]
+    assert settled(base, machine, **asked, **off).left_out == {}
 
 
 @pytest.mark.parametrize(("switch", "value"), ON.items())

@@ -26,7 +26,7 @@ from framework.study.process import one_by_one
 from framework.study.study import Study, alone_on_the_machine
 
 Code = tuple[str, ...]  # the overrides of an arm that its compiled code may depend on
-_OUTSIDE = ("workers", "pinned", "prefetch", "log_every", "allocator", "fused_optimizer")
+_OUTSIDE = ("workers", "pinned", "prefetch", "batch_fetch", "resident", "log_every", "allocator", "fused_optimizer")
 OUTSIDE = tuple(f"perf.{switch}=" for switch in _OUTSIDE)
 SKIPPING = "perf.if_unavailable=skip"  # arms of several techniques go on with those that the machine has
 

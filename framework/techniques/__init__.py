@@ -17,7 +17,10 @@ class Equivalence(Enum):
 
 @dataclass(frozen=True)
 class Technique:
-    """The record of a technique. `needs` names other switches, or "cuda"; `in_all` tells whether perf=all has it."""
+    """The record of a technique. `needs` names other switches, or "cuda".
+
+    `in_all`: perf=all has it. Where not, its card says why.
+    """
 
     name: str
     equivalence: Equivalence

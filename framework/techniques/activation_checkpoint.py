@@ -1,8 +1,8 @@
 """Activation checkpointing: a block keeps only its input for the backward pass, and computes the rest again there.
 
 A block is a module of a class that stands at least twice in a ModuleList or a Sequential; of nested ones the outermost.
-Helps when: activations are what fills the memory, as with long sequences or large batches. Not part of perf=all: it is
-no speed-up, it buys memory with time.
+Helps when: activations are what fills the memory, as with long sequences or large batches.
+Not in perf=all: it is no speed-up, it buys memory with time.
 Costs: a second forward of every block, in time about a third of a step.
 Needs: repeated blocks, whose forward depends on its arguments and weights alone: what else it changes would change
 twice. Running statistics of batch and instance norms are looked after, and so are random numbers.

@@ -1,7 +1,8 @@
 """Attention kernel: which implementation scaled_dot_product_attention uses, instead of torch's own choice.
 
 Helps when: torch's choice is not the fastest for these shapes, or kernels are to be compared. All but math never hold
-the matrix of all pairs of tokens. Not part of perf=all: torch chooses well for most models.
+the matrix of all pairs of tokens.
+Not in perf=all: torch chooses well for most models, and no GPU has run it yet.
 Costs: nothing where the kernel fits. Where a call asks for more than it has (a mask, dropout, wide heads), torch ends
 the run in the first step and warns of the reasons.
 Needs: flash: the CPU, or 16 bits on CUDA; efficient: CUDA; cudnn: CUDA and 16 bits; math: nothing. A small probe in the

@@ -1,7 +1,8 @@
 """Frozen garbage collection: what lives after the warm-up is set aside, and Python's collector no longer walks it.
 
 Helps when: the host limits the step, and many objects live long (modules, compiled code, a set held in lists): a full
-collection then takes up to tenths of a second in which nothing is queued. Not part of perf=all: not measured yet.
+collection then takes up to tenths of a second in which nothing is queued.
+Not in perf=all: not measured yet.
 Costs: one full collection at the end of the warm-up. Cycles that stand by then are freed after training only.
 Needs: nothing.
 Numbers: the same.
