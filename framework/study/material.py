@@ -147,8 +147,8 @@ def troubled(material: Material) -> list[RunRecord]:
 def cautions(material: Material) -> list[str]:
     """What a reader must know before any figure, the noise of the machine left out."""
     found = []
-    if _machines(material) > 1:
-        found.append(f"The runs were on {_machines(material)} machines: what differs between them is not the arms.")
+    if (machines := _machines(material)) > 1:
+        found.append(f"The runs were on {machines} machines: what differs between them is not the arms.")
     if len(_versions(material)) > 1:
         found.append(f"The runs had {len(_versions(material))} sets of versions: the study went on after a change.")
     if shared := sum(bool(run.summary.get("gpu_neighbours")) for run in material.runs):

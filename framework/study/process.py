@@ -48,6 +48,11 @@ class Outcome:
     started: float  # seconds since the epoch
     seconds: float
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether whoever ran the job stopped, and the job with it: it is to be done again."""
+        return self.status == "interrupted" and self.reason is None
+
 
 Ended = Callable[[int, Outcome], None]  # is told of each numbered job
 Runner = Callable[[Sequence[tuple[int, Job]], Ended], None]  # runs numbered jobs: `one_by_one`, or a carrier's `run`

@@ -99,7 +99,7 @@ class Study:
 
     def _ended(self, slot: Slot, job: Job, outcome: Outcome) -> None:
         self._tidy(job)
-        if outcome.status == "interrupted" and outcome.reason is None:
+        if outcome.cut_off:
             return  # the study itself is interrupted, and will do this run again
         summary = summary_of(job.folder)
         outcome = _with_figures(outcome, summary)
@@ -150,7 +150,7 @@ class Study:
             self._tidy(job)
 
     def _rehearsed(self, arm: Arm, outcome: Outcome) -> None:
-        if outcome.status == "interrupted" and outcome.reason is None:
+        if outcome.cut_off:
             return
         if arm.kind is Kind.baseline:
             if outcome.status != "ok":

@@ -36,7 +36,6 @@ class StudySweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Hydra's call before `sweep`. Errors: ConfigError in copies of one process, as torchrun starts them."""
-        environment.alone()
         self.loader, self.composed = hydra_context.config_loader, config
         self.machine, self.run_jobs = environment.look(), one_by_one
         self.alone: Callable[[], AbstractContextManager[None]] = alone_on_the_machine
@@ -103,7 +102,7 @@ class StudySweeper(Sweeper):
         arms = on_top_of(every, technique_arms(presets, compared, here))
         several = (Kind.all, Kind.without, Kind.needs)
         return [
-            Arm(**(vars(arm) | {"overrides": (*arm.overrides, SKIPPING)}))
+            replace(arm, overrides=(*arm.overrides, SKIPPING))
             if arm.kind in several and arm.name not in presets
             else arm
             for arm in arms
