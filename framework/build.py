@@ -16,12 +16,13 @@ from framework.losses import Losses
 from framework.memory import Memory, source
 from framework.meter import Meter, clock
 from framework.mistakes import ConfigError
+from framework.profiling.profiled import profiled
 from framework.records import RECORDS
 from framework.report import Report, Sources
 from framework.rules import Settled
 from framework.stages.device import on_device
 from framework.stages.loaders import loaders
-from framework.stages.step import compiled_forwards, first_batch, placing, training_state
+from framework.stages.step import compiled_forwards, first_batch, kept, placing, training_state
 from framework.summary import describe, write_unbuilt
 from framework.switches import Switches
 from framework.techniques import amp, log_every
@@ -32,7 +33,7 @@ from framework.utilisation import Utilisation, peak_tflops
 def build(settled: Settled, folder: Path) -> Run:
     """Composes a run whose results go to `folder`. Errors: ConfigError for what turns out to be wrong only now."""
     try:
-        return _build(settled, folder)
+        return profiled(_build(settled, folder), settled.config, folder)
     except ValueError as error:
         raise error if isinstance(error, ConfigError) else ConfigError(str(error)) from error
     except BaseException as error:
@@ -57,13 +58,13 @@ def _build(settled: Settled, folder: Path) -> Run:
     switches.evidence["log_every"] = lambda: log_every.evidence(losses.host_reads, meter.steps)
     utilisation = Utilisation(cfg.meter.peak_tflops or peak_tflops(device, draft.dtype, cfg.perf.tf32))
     placed = placing(draft)
-    place = placed()
+    place, keep = placed(), kept(draft)
     windows = feed.windows(loader, cfg.train.accumulate, cfg.train.epochs, cfg.train.max_steps)
     sources = Sources(state, losses, meter, memory, utilisation, partial(switches.table, RECORDS), steps)
     summary = describe(cfg.name, settled.composed, model, device)
     parts = Parts(forward_loss, objective.count, amp.step, cfg.train.clip_norm, cfg.train.max_skipped_steps)
     return Run(
-        windows=lambda: feed.shown_first(place(windows), first_batch(draft, meter, utilisation)),
+        windows=lambda: keep(feed.shown_first(place(windows), first_batch(draft, meter, utilisation))),
         held_out=None if held_out is None else partial(feed.single, placed(), held_out),
         update=make_update(state, parts),
         scores=scores,

@@ -35,6 +35,16 @@ class Compile(Enum):
     max_autotune_no_cudagraphs = "max_autotune_no_cudagraphs"
 
 
+class Attention(Enum):
+    """Kernel of scaled_dot_product_attention; `auto` is torch's own choice."""
+
+    auto = "auto"
+    flash = "flash"
+    efficient = "efficient"
+    cudnn = "cudnn"
+    math = "math"
+
+
 class Schedule(Enum):
     """Course of the learning rate after its warm-up."""
 
@@ -53,6 +63,15 @@ class StartMethod(Enum):
     forkserver = "forkserver"
 
 
+class Profile(Enum):
+    """What is recorded of a few steady steps: time by torch.profiler, ranges for nsys and ncu, or GPU memory."""
+
+    none = "none"
+    trace = "trace"
+    nvtx = "nvtx"
+    memory = "memory"
+
+
 class IfUnavailable(Enum):
     """What to do with a switch that this machine or run lacks: stop, or leave it out and list it."""
 
@@ -67,6 +86,8 @@ class Perf:
     workers: int = 0
     pinned: bool = False
     prefetch: int = 0
+    batch_fetch: bool = False
+    resident: bool = False
     amp: Amp = Amp.fp32
     tf32: bool = False
     log_every: int = 1
@@ -75,6 +96,9 @@ class Perf:
     channels_last: bool = False
     fused_optimizer: bool = False
     cudnn_benchmark: bool = False
+    attention: Attention = Attention.auto
+    activation_checkpoint: bool = False
+    gc_freeze: bool = False
     if_unavailable: IfUnavailable = IfUnavailable.error
 
 
@@ -180,6 +204,8 @@ class Config:
     train: Train = field(default_factory=Train)
     meter: MeterSettings = field(default_factory=MeterSettings)
     study: Study = field(default_factory=Study)
+    profile: Profile = Profile.none
+    profile_steps: int = 5  # steps that a profile covers, after meter.warmup_steps and one of its own
 
 
 TECHNIQUES = tuple(f.name for f in fields(Perf) if f.name != "if_unavailable")

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from framework.profiling.operations import told
 from framework.summary import Summary
 
 log = logging.getLogger("gearshift")
@@ -51,6 +52,8 @@ class Screen:
             self.progress = None
         if self.console.is_terminal and summary.status == "completed":
             self.console.print(_table(summary))
+        if summary.profile:
+            self._say(told(summary.profile))
         self._say(f"{summary.status} after {summary.steps} steps: {folder}")
 
     def _say(self, line: str, style: str = "") -> None:

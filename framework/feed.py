@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count, islice
+from typing import Protocol
 
-from framework.data.loader import Loader
 from framework.meter import Work
 from framework.tree import Batch, rows
 from framework.update import Window
 
 
-def windows(loader: Loader, accumulate: int, epochs: int, max_steps: int | None) -> Iterator[Window]:
+class Source(Protocol):
+    """Where batches come from, one epoch at a time. `batches` in an epoch; None where the set does not tell."""
+
+    @property
+    def batches(self) -> int | None: ...
+
+    def epoch(self, number: int) -> Iterator[Batch]: ...
+
+
+def windows(loader: Source, accumulate: int, epochs: int, max_steps: int | None) -> Iterator[Window]:
     """Windows of `accumulate` batches; the last of an epoch may be short, and none crosses an epoch's border.
 
     Ends after `max_steps` where that is set, else after `epochs`.
@@ -42,7 +51,7 @@ def shown_first(source: Iterator[Window], show: Callable[[Batch], None]) -> Iter
     yield from source
 
 
-def single(place: Callable[[Iterator[Window]], Iterator[Window]], loader: Loader) -> Iterator[Batch]:
+def single(place: Callable[[Iterator[Window]], Iterator[Window]], loader: Source) -> Iterator[Batch]:
     """One epoch of `loader`, batch by batch, brought to the device by `place`."""
     return (window[0] for window in place([batch] for batch in loader.epoch(0)))
 

@@ -1,15 +1,16 @@
-"""What the first layers meet: evidence for precision and memory format, seen in one small forward after training."""
+"""What the layers meet, seen in one small forward after training: evidence for precision, format and attention."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from framework.dispatched import attention_watched
 from framework.tree import Batch, tensors, tree_map
 
 ROWS = 2
@@ -18,11 +19,13 @@ ROWS = 2
 @dataclass(frozen=True)
 class FirstLayer:
     """What `look` saw: `dtype` of what the first linear or convolution returned, `strides` of what the first
-    2-D convolution was given. None where there is no such layer.
+    2-D convolution was given. None where there is no such layer. `attention` counts the calls of
+    scaled_dot_product_attention by kernel.
     """
 
     dtype: torch.dtype | None = None
     strides: tuple[int, ...] | None = None
+    attention: dict[str, int] = field(default_factory=dict)
 
 
 def sample(batch: Batch) -> Batch:
@@ -41,7 +44,7 @@ def sample(batch: Batch) -> Batch:
 def look(
     model: nn.Module, forward: Callable[[], Any], autocasts: Callable[[], AbstractContextManager[object]]
 ) -> FirstLayer:
-    """Runs `forward` once, eagerly, without gradients and in eval mode, and tells what the first layers met.
+    """Runs `forward` once, eagerly, without gradients and in eval mode, and tells what the layers met.
 
     The model, its mode and the generators are left as they were.
     """
@@ -58,7 +61,7 @@ def look(
     training = {module: module.training for module in model.modules()}
     gpus = sorted({tensor.device.index for tensor in model.parameters() if tensor.is_cuda})
     try:
-        with torch.random.fork_rng(gpus), torch.no_grad(), autocasts():
+        with torch.random.fork_rng(gpus), torch.no_grad(), autocasts(), attention_watched() as kernels:
             model.eval()
             forward()
     finally:
@@ -66,4 +69,4 @@ def look(
             hook.remove()
         for module, mode in training.items():
             module.training = mode
-    return FirstLayer(dtypes[0] if dtypes else None, strides[0] if strides else None)
+    return FirstLayer(dtypes[0] if dtypes else None, strides[0] if strides else None, dict(kernels))

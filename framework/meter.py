@@ -132,10 +132,8 @@ class _Window:
 
 
 class Meter:
-    """Marks each step and tells what it took.
-
-    Use: `start()`, then iterate over `waiting(batches)` and call `mark(work)` after each step; wrap whatever is not
-    part of a step in `paused()`.
+    """Marks each step and tells what it took. Use: `start()`, then iterate over `waiting(batches)` and call
+    `mark(work)` after each step; wrap whatever is not part of a step in `paused()`.
     """
 
     def __init__(self, clock: Clock, warmup_steps: int) -> None:
@@ -175,6 +173,10 @@ class Meter:
             self._warmup_points = (self._begin, now)
         self._last, self._wait = now, 0.0
         self._collect()
+
+    def leave_out(self) -> None:
+        """Leaves the step that has begun out of all times and rates; the counts have it."""
+        self._last = None
 
     def _collect(self) -> None:
         while self._pending and self.clock.passed(self._pending[0][1]):

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework import composed
-from framework.config import Amp, Compile, Config, IfUnavailable, Perf
+from framework.config import Amp, Attention, Compile, Config, IfUnavailable, Perf, Profile
 from framework.environment import Machine, allocator_fault
 from framework.mistakes import ConfigError, LackError, explain
 
@@ -59,10 +59,26 @@ RULES = (
         for switch in ("pinned", "prefetch", "tf32", "allocator", "cudnn_benchmark")
     ),
     Rule("prefetch", lambda cfg: not cfg.perf.pinned, "needs perf.pinned=true, else its copies cannot overlap"),
+    *(
+        Rule(switch, lambda cfg: cfg.data.seed_samples, f"needs data.seed_samples=false, {why}")
+        for switch, why in {
+            "batch_fetch": "as the samples of a batch that is made at once cannot be seeded one by one",
+            "resident": "as samples that draw random numbers must be read anew in each epoch",
+        }.items()
+    ),
+    *(
+        Rule(switch, lambda cfg: cfg.data.collate is not None, "needs data.collate=null, which alone makes the batches")
+        for switch in ("batch_fetch", "resident")
+    ),
     Rule(
         "amp",
         lambda cfg: cfg.perf.amp is Amp.fp16 and _on_cpu(cfg),
         "needs a CUDA device and this run is on the CPU (perf.amp=bf16 works there)",
+    ),
+    Rule(
+        "attention",
+        lambda cfg: cfg.perf.attention in (Attention.efficient, Attention.cudnn) and _on_cpu(cfg),
+        "needs a CUDA device and this run is on the CPU (perf.attention=flash and math work there)",
     ),
     Rule(
         "compile",
@@ -95,6 +111,11 @@ def settle(raw: DictConfig, machine: Machine) -> Settled:
     for fault in _faults(cfg):
         raise ConfigError(fault)
     cfg.device = _device(cfg.device, machine)
+    if cfg.profile in (Profile.nvtx, Profile.memory) and _on_cpu(cfg):
+        raise LackError(
+            f"profile={cfg.profile.name} needs a CUDA device and this run is on the CPU: set profile=none "
+            "(profile=trace works there)."
+        )
     requested, left_out = replace(cfg.perf), dict[str, str]()
     for rule in RULES:
         if not is_on(cfg.perf, rule.switch) or not rule.broken(cfg):
@@ -150,6 +171,7 @@ def _too_small(cfg: Config) -> Iterator[str]:
         "train.max_skipped_steps": (cfg.train.max_skipped_steps, 1),
         "optim.warmup_steps": (cfg.optim.warmup_steps, 0),
         "meter.warmup_steps": (cfg.meter.warmup_steps, 1),
+        "profile_steps": (cfg.profile_steps, 1),
         "perf.workers": (cfg.perf.workers, 0),
         "perf.prefetch": (cfg.perf.prefetch, 0),
         "perf.log_every": (cfg.perf.log_every, 0),

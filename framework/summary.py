@@ -61,6 +61,8 @@ class Summary:
     host_gib: float | None = None  # proportional memory of the process and its workers, at the end
     losses: list[float | None] = field(default_factory=list)  # of each step, as far as read; null where not finite
     evaluation: dict[str, Any] | None = None  # loss, accuracy, count, step
+    profile: dict[str, Any] = field(default_factory=dict)  # kind, first_step, steps, files (in this folder), note;
+    # a trace has operations too, in the time of its clock (cuda, cpu); empty where profile=none
     missing: dict[str, str] = field(default_factory=dict)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
-from framework.config import TECHNIQUES
+from framework.config import TECHNIQUES, Perf
 from framework.rules import Settled, is_on, refuse
 from framework.summary import Switch
 from framework.techniques import Evidence, Technique, UnavailableError
@@ -35,6 +35,13 @@ class Switches:
             refuse(self.perf, switch, str(lack))
             self.left_out[switch] = str(lack)
             return off
+
+    def replaced(self, names: Iterable[str], why: str) -> None:
+        """Switches off those of `names` that are on, since they have nothing to do here, and lists them with `why`."""
+        for name in names:
+            if is_on(self.perf, name):
+                setattr(self.perf, name, getattr(Perf(), name))
+                self.left_out[name] = why
 
     def table(self, records: Mapping[str, Technique], look: bool) -> dict[str, Switch]:
         """A row for each technique; with `look`, what took effect is asked too."""

@@ -38,10 +38,19 @@ class Transfer:
         return leaf.to(self.device)
 
     def _counted(self, tensor: Tensor) -> bool:
+        if tensor.device.type != "cpu":
+            return False  # it lies on a device: no copy from the host
         pinned = self.asynchronous and tensor.is_pinned()
         self.pinned += pinned
         self.pageable += not pinned
         return pinned
+
+
+def brought(tensor: Tensor, device: torch.device) -> Tensor:
+    """`tensor` on `device`, by way of page-locked memory where that is a GPU, so that the host does not wait."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 @functools.cache

@@ -10,6 +10,8 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from framework import build, config, engine, environment, rules
+from framework.mistakes import LackError
+from framework.records import RECORDS
 from framework.update import Window
 
 pytestmark = pytest.mark.gpu
@@ -33,14 +35,41 @@ def made(folder: Path, *overrides: str) -> engine.Run:
         ["perf.amp=bf16"],
         ["perf.amp=bf16", "perf.compile=default", "perf.channels_last=true", "perf.fused_optimizer=true"],
         ["perf.tf32=true", "train.accumulate=2", "train.clip_norm=1.0", "optim.schedule=cosine"],
+        ["perf.amp=bf16", "perf.activation_checkpoint=true", "perf.attention=flash", "perf.gc_freeze=true"],
     ],
-    ids=["amp", "compiled", "accumulating"],
+    ids=["amp", "compiled", "accumulating", "checkpointed"],
 )
 def test_no_host_sync_between_log_points(
     work: list[str], perf: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loading = ["perf.workers=2", "perf.pinned=true", "perf.prefetch=2", "perf.log_every=0", "train.max_steps=60"]
     run = made(tmp_path, *work, *loading, *perf)
+    train_without_waiting(run, monkeypatch)
+    assert run.report.summary.switches["pinned"]["evidence"]["pageable_copies"] == 0
+
+
+@pytest.mark.parametrize("work", [IMAGES, TOKENS], ids=["images", "tokens"])
+def test_no_host_sync_with_data_on_the_device(work: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the borders of several epochs, each of which brings its order to the device."""
+    perf = ["perf.resident=true", "perf.amp=bf16", "perf.log_every=0", "train.max_steps=60"]
+    run = made(tmp_path, *work, "data.count=250", *perf)  # of eight batches, the last one short
+    train_without_waiting(run, monkeypatch)
+    row = run.report.summary.switches["resident"]
+    assert row["active"] is True
+    assert row["evidence"]["device"] == "cuda:0"
+    assert row["evidence"]["bytes"] == 250 * (3 * 64 * 64 * 4 + 8 if work is IMAGES else 64 * 8 * 2)
+    assert run.report.summary.switches["pinned"]["evidence"] == {"pinned_copies": 0, "pageable_copies": 0}
+
+
+def test_a_set_that_does_not_fit_is_told_before_it_is_copied(tmp_path: Path) -> None:
+    before = torch.cuda.memory_allocated()
+    with pytest.raises(LackError, match=r"^perf\.resident=true needs .* GiB for the data, and cuda:0 has .* GiB free"):
+        made(tmp_path, *IMAGES, "data.count=100000000", "perf.resident=true")
+    assert torch.cuda.memory_allocated() == before
+
+
+def train_without_waiting(run: engine.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trains for 60 steps, and fails where the host waits between the 20th and the 59th."""
 
     def forbidden(*_: object) -> None:
         raise AssertionError("the host waited for the device between log points")
@@ -60,7 +89,6 @@ def test_no_host_sync_between_log_points(
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert run.report.summary.status == "completed"
-    assert run.report.summary.switches["pinned"]["evidence"]["pageable_copies"] == 0
     assert run.losses.host_reads == 1
 
 
@@ -83,7 +111,8 @@ def test_every_switch_shows_its_evidence(tmp_path: Path) -> None:
     run = made(tmp_path, *IMAGES, *asked)  # the allocator needs a process of its own: see below
     engine.train(run)
     switches = run.report.summary.switches
-    inactive = {name: row for name, row in switches.items() if row["active"] is not True and name != "allocator"}
+    others = {"allocator", *(name for name, record in RECORDS.items() if not record.in_all)}
+    inactive = {name: row for name, row in switches.items() if row["active"] is not True and name not in others}
     assert not inactive
     assert switches["prefetch"]["evidence"]["hidden_share"] is not None
 
@@ -120,6 +149,11 @@ def test_exact_techniques_give_bit_equal_losses(tmp_path: Path) -> None:
     assert losses("prefetch", "perf.pinned=true", "perf.prefetch=2") == baseline
     assert losses("workers", "perf.workers=2") == baseline
     assert losses("log_every", "perf.log_every=7") == baseline
+    assert losses("gc_freeze", "perf.gc_freeze=true") == baseline
+    assert losses("batch_fetch", "perf.batch_fetch=true", "perf.workers=2", "perf.pinned=true") == baseline
+    assert losses("resident", "perf.resident=true") == baseline
+    beside = ["perf.workers=2", "perf.pinned=true", "perf.prefetch=2", "perf.batch_fetch=true"]
+    assert losses("resident_alone", "perf.resident=true", *beside) == baseline
 
 
 def test_gradients_of_accumulation_under_compile_equal_eager(tmp_path: Path) -> None:

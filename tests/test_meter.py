@@ -133,6 +133,26 @@ def test_H04_throughput_counts_the_rows_of_every_batch(accumulate: int) -> None:
     assert timing.tokens_per_s == pytest.approx(500)
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_step_that_is_left_out_is_in_the_counts_alone(paused: bool) -> None:
+    device = Device()
+    gauge = Meter(device, warmup_steps=3)
+    gauge.start()
+    for step in range(1, 13):
+        if step in (5, 8):
+            if paused:
+                with gauge.paused():
+                    device.launch(100.0)
+            gauge.leave_out()
+        device.launch(50.0 if step in (5, 8) else 0.1)
+        gauge.mark(ROWS)
+    timing = result_of(gauge)
+    assert timing.steps == 12 - 3 - 2
+    assert timing.step_ms_mean == pytest.approx(100)
+    assert timing.samples_per_s == pytest.approx(80)
+    assert (gauge.steps, gauge.total_rows) == (12, 12 * 8)
+
+
 @pytest.mark.parametrize("at", [1, 2, 3, 7])
 def test_paused_time_is_in_no_step_and_not_in_the_warm_up(at: int) -> None:
     device, gauge = Device(), None

@@ -100,17 +100,26 @@ def test_the_baseline_is_all_defaults() -> None:
     assert settled(GPU, "perf=baseline").requested == settled(GPU).requested == Perf()
 
 
-def test_all_has_every_technique() -> None:
+IN_ALL = [name for name in NAMES if RECORDS[name].in_all]
+
+
+def test_all_has_every_technique_whose_record_says_so() -> None:
     perf = settled(GPU, "perf=all").requested
-    assert [name for name in NAMES if not is_on(perf, name)] == []
+    assert [name for name in NAMES if is_on(perf, name)] == IN_ALL
     assert perf.if_unavailable is IfUnavailable.skip
-    for name in NAMES:
+    for name in IN_ALL:
         assert getattr(perf, name) == getattr(settled(GPU, f"perf={name}").requested, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_card_says_why_a_technique_is_not_in_all(name: str) -> None:
+    card = importlib.import_module(f"framework.techniques.{name}").__doc__ or ""
+    assert bool(re.search(r"^Not in perf=all: \w.*\.$", card, flags=re.MULTILINE)) is not RECORDS[name].in_all
 
 
 def test_all_on_the_cpu_leaves_out_what_needs_cuda_and_nothing_else() -> None:
     left_out = settled(CPU, "perf=all").left_out
-    assert set(left_out) == {name for name in NAMES if "cuda" in RECORDS[name].needs}
+    assert set(left_out) == {name for name in IN_ALL if "cuda" in RECORDS[name].needs}
 
 
 @pytest.mark.parametrize("name", NAMES)

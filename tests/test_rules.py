@@ -57,6 +57,7 @@ SMALLEST = {
     "train__max_skipped_steps": 1,
     "optim__warmup_steps": 0,
     "meter__warmup_steps": 1,
+    "profile_steps": 1,
     "perf__workers": 0,
     "perf__prefetch": 0,
     "perf__log_every": 0,
@@ -127,6 +128,7 @@ ON: dict[str, Any] = {
     "cudnn_benchmark": True,
     "amp": "fp16",
     "compile": "reduce_overhead",
+    "attention": "efficient",
 }
 
 
@@ -139,7 +141,30 @@ def test_a_lack_and_a_mistake_end_with_different_codes(base: DictConfig) -> None
 
 
 def test_the_cases_below_cover_every_rule() -> None:
-    assert {rule.switch for rule in rules.RULES} == set(ON)
+    assert {rule.switch for rule in rules.RULES} == {*ON, *OF_THE_SET}
+
+
+OF_THE_SET = ("batch_fetch", "resident")
+
+
+@pytest.mark.parametrize("switch", OF_THE_SET)
+@pytest.mark.parametrize(
+    ("data", "needs"),
+    [
+        ({"data__seed_samples": True}, "needs data.seed_samples=false, as "),
+        ({"data__collate": {"_target_": "some.where.collate"}}, "needs data.collate=null, "),
+    ],
+)
+@pytest.mark.parametrize("machine", [CPU, GPU])
+def test_a_switch_that_needs_a_set_of_its_kind_is_refused_or_left_out(
+    base: DictConfig, switch: str, data: dict[str, Any], needs: str, machine: Machine
+) -> None:
+    off: dict[str, Any] = {"data__seed_samples": False, "data__collate": None}
+    asked: dict[str, Any] = {f"perf__{switch}": True}
+    assert refused(base, machine, **asked, **(off | data)).startswith(f"perf.{switch}=true {needs}")
+    done = settled(base, machine, **asked, **(off | data), perf__if_unavailable="skip")
+    assert list(done.left_out) == [switch]
+    assert settled(base, machine, **asked, **off).left_out == {}
 
 
 @pytest.mark.parametrize(("switch", "value"), ON.items())
@@ -192,7 +217,14 @@ def test_E03_recorded_graphs_with_accumulation_are_refused_with_both_keys(base: 
 
 
 @pytest.mark.parametrize(
-    "changes", [{"perf__amp": "bf16"}, {"perf__compile": "default"}, {"perf__channels_last": True}]
+    "changes",
+    [
+        {"perf__amp": "bf16"},
+        {"perf__compile": "default"},
+        {"perf__channels_last": True},
+        {"perf__attention": "flash"},
+        {"perf__attention": "math"},
+    ],
 )
 def test_what_works_on_the_cpu_is_let_pass(base: DictConfig, changes: dict[str, Any]) -> None:
     assert settled(base, CPU, **changes).left_out == {}

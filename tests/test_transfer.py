@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from framework.data.collate import Envelope
 from framework.techniques import pinned
-from framework.transfer import Transfer
+from framework.transfer import Transfer, brought
 
 META = torch.device("meta")
 FRAMEWORK = Path(__file__).parents[1] / "framework"
@@ -168,6 +168,21 @@ def test_a_packed_sequence_keeps_its_lengths_on_the_host(pin: bool, locked: set[
     assert type(moved) is PackedSequence
     assert moved.data.device == META
     assert moved.batch_sizes.device.type == "cpu"
+
+
+def test_the_order_of_an_epoch_is_brought_through_page_locked_memory_where_the_target_is_a_gpu(
+    locked: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[tuple[bool, dict[str, Any]]] = []
+
+    def to(tensor: Tensor, device: torch.device, **how: Any) -> Tensor:
+        copies.append((tensor.data_ptr() in locked, how))
+        return tensor
+
+    monkeypatch.setattr(Tensor, "to", to)
+    for device in ("cuda:0", "cpu"):
+        brought(torch.arange(3), torch.device(device))
+    assert copies == [(True, {"non_blocking": True}), (False, {})]
 
 
 def test_C05_nothing_but_the_transfer_copies_without_waiting() -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,13 +30,27 @@ class Buffers:
     def stack(self, samples: list[Tensor], lent: list[Tensor]) -> Tensor | None:
         """`samples` of one shape [...] and dtype as [batch, ...] in a buffer that is appended to `lent`; else None."""
         first = samples[0]
-        shape = (len(samples), *first.shape)
-        size = math.prod(shape) * first.element_size()
-        if size < LEAST_BYTES or not _alike(samples) or (buffer := self._free(size)) is None:
+        if not _alike(samples) or (room := self.room((len(samples), *first.shape), first.dtype, lent)) is None:
+            return None
+        return torch.stack(samples, out=room)
+
+    def room(self, shape: Sequence[int], dtype: torch.dtype, lent: list[Tensor]) -> Tensor | None:
+        """A contiguous tensor in a buffer that is appended to `lent`; None where it is small or no buffer is free."""
+        size = math.prod(shape) * dtype.itemsize
+        if size < LEAST_BYTES or (buffer := self._free(size)) is None:
             return None
         buffer[-1] = 1
         lent.append(buffer)
-        return torch.stack(samples, out=buffer[:size].view(first.dtype).view(shape))
+        return buffer[:size].view(dtype).view(*shape)
+
+    def copied(self, leaf: Any, lent: list[Tensor]) -> Any:
+        """`leaf` in a buffer that is appended to `lent`; as it is where it lies in one of them, or cannot."""
+        if not isinstance(leaf, Tensor) or not _alike([leaf]) or not leaf.is_contiguous():
+            return leaf
+        if leaf.untyped_storage().data_ptr() in [buffer.untyped_storage().data_ptr() for buffer in lent]:
+            return leaf
+        room = self.room(leaf.shape, leaf.dtype, lent)
+        return leaf if room is None else room.copy_(leaf)
 
     def _free(self, size: int) -> Tensor | None:
         whole = -(-size // ALIGNED) * ALIGNED + ALIGNED

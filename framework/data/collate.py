@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils.data import default_collate, get_worker_info
 
 from framework.data.buffers import Borrowed, Buffers
+from framework.data.rooms import rooms, shared
+from framework.data.whole import Whole
 from framework.tree import Batch, field_names, is_record, rebuilt, tensors, tree_map
 
 log = logging.getLogger("gearshift")
@@ -22,14 +24,15 @@ class Envelope:
     """A batch on its way from a worker: carries the process that made it, and pins what torch alone would not.
 
     `lent` are the worker's buffers that the batch lies in: it may be kept only after pin_memory has copied it.
+    `whole` tells that the set made the batch at once.
     """
 
-    def __init__(self, batch: Batch, process: int, lent: list[Tensor] | None = None) -> None:
-        self.batch, self.process, self.lent = batch, process, lent or []
+    def __init__(self, batch: Batch, process: int, lent: list[Tensor] | None = None, whole: bool = False) -> None:
+        self.batch, self.process, self.lent, self.whole = batch, process, lent or [], whole
 
     def pin_memory(self) -> Envelope:
         """A copy in page-locked memory; torch's pinning thread calls it. The buffers go back to their worker."""
-        pinned = Envelope(tree_map(_pinned, self.batch, own="pin_memory"), self.process)
+        pinned = Envelope(tree_map(_pinned, self.batch, own="pin_memory"), self.process, whole=self.whole)
         _borrowed.give_back(self.lent, self.process)
         return pinned
 
@@ -49,8 +52,9 @@ def _pinned(leaf: Any) -> Any:
 
 @dataclass(frozen=True)
 class Collate:
-    """Samples to an Envelope. `name` is the set's, for messages. `function` makes the batch in place of `collate`.
+    """Samples, or a Whole that is to be made, to an Envelope. `name` is the set's, for messages.
 
+    `function` makes the batch in place of `collate`.
     With `pinned` batches are copied before anybody else gets them, so a worker stacks them in buffers that it reuses.
 
     Errors: ValueError where a batch lies on a GPU although `host_only` says that workers or pinning will handle it.
@@ -62,9 +66,11 @@ class Collate:
     pinned: bool = False
     buffers: Buffers = field(default_factory=Buffers)
 
-    def __call__(self, samples: list[Any]) -> Envelope:
+    def __call__(self, samples: list[Any] | Whole) -> Envelope:
         lent: list[Tensor] = []
-        if self.function:
+        if isinstance(samples, Whole):
+            batch = self._made(samples, lent)
+        elif self.function:
             batch = self.function(samples)
         elif self.pinned and get_worker_info():
             batch = collate(samples, partial(self.buffers.stack, lent=lent))
@@ -72,7 +78,18 @@ class Collate:
             batch = collate(samples)
         if self.host_only:
             refuse_device_tensors(batch, self.name)
-        return Envelope(batch, os.getpid(), lent)
+        return Envelope(batch, os.getpid(), lent, isinstance(samples, Whole))
+
+    def _made(self, whole: Whole, lent: list[Tensor]) -> Batch:
+        """The batch, in the memory through which it leaves a worker. What the set put elsewhere is copied there."""
+        if not get_worker_info():
+            return whole()
+        if not self.pinned:
+            with rooms(shared):
+                return whole()
+        with rooms(partial(self.buffers.room, lent=lent)):
+            batch = whole()
+        return tree_map(partial(self.buffers.copied, lent=lent), batch, own="pin_memory")
 
 
 def refuse_device_tensors(batch: Batch, name: str) -> None:

@@ -10,6 +10,8 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from framework.data.rooms import gathered
+
 
 class Digits(Dataset[tuple[Tensor, int]]):
     """scikit-learn's digits, held in memory; draws no random numbers after construction.
@@ -41,3 +43,8 @@ class Digits(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.images[index], int(self.labels[index])
+
+    def batch(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        """The items `indices`, stacked: float32 [batch, 1, 8, 8], int64 [batch]."""
+        rows = torch.tensor(indices)
+        return gathered(self.images, rows), gathered(self.labels, rows)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from framework.data.collate import Collate, Envelope, refuse_device_tensors
 from framework.data.deaths import explain_deaths, explained
-from framework.data.seeding import SeededSamples, ShardedStream, generators_kept, mixed
+from framework.data.seeding import SeededSamples, ShardedStream, generators_kept, mixed, permutation
 from framework.tree import Batch, rows
 
 log = logging.getLogger("gearshift")
@@ -43,8 +43,7 @@ class SeededOrder(Sampler[int]):
         self.length, self.seed, self.epoch = length, seed, epoch
 
     def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(mixed(self.seed, int(self.epoch)))
-        yield from torch.randperm(self.length, generator=generator).tolist()
+        yield from permutation(self.length, self.seed, int(self.epoch)).tolist()
 
     def __len__(self) -> int:
         return self.length
@@ -62,6 +61,7 @@ class Loader:
     ) -> None:
         self.settings = settings
         self.processes: set[int] = set()
+        self.handed = self.whole = 0  # batches so far, and those that the set made at once
         self.workers: int = settings.options.get("num_workers", 0)
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on read it too
         self._ready: Iterator[Envelope] | None = None
@@ -166,6 +166,8 @@ class Loader:
             if self._unwanted(envelope.batch):
                 continue
             seen += 1
+            self.handed += 1
+            self.whole += envelope.whole
             yield envelope.batch
         if not seen:
             raise ValueError(

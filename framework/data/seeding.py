@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import pickle
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,24 @@ def generators_kept() -> Iterator[None]:
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.default_generator.set_state(states[2])
+
+
+def drawing(make: Callable[[], Any]) -> tuple[Any, bool]:
+    """What `make` gives, and whether it drew from a global CPU generator; these are put back as they were."""
+    with generators_kept():
+        before = _states()
+        made = make()
+        return made, _states() != before
+
+
+def _states() -> tuple[object, ...]:
+    own = pickle.dumps(np.random.get_state(legacy=False))
+    return random.getstate(), own, torch.default_generator.get_state().tolist()
+
+
+def permutation(length: int, seed: int, epoch: int) -> torch.Tensor:
+    """The order of an epoch, int64 [length]: it depends on seed and epoch alone."""
+    return torch.randperm(length, generator=torch.Generator().manual_seed(mixed(seed, epoch)))
 
 
 class SeededSamples(Dataset[Any]):

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from framework.data.images import normaliser
+from framework.data.rooms import gathered
 
 HELD_BYTES = 2**29  # a long epoch of large images must not fill the memory
 
@@ -45,6 +46,13 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
         held = index % len(self.labels)
         return self.normalise(self.images[held]), int(self.labels[held])
 
+    def batch(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        """The items `indices`, stacked: float32 [batch, channels, image_size, image_size], int64 [batch]."""
+        if max(indices) >= self.count:
+            raise IndexError(max(indices))
+        held = torch.tensor(indices) % len(self.labels)
+        return self.normalise.batch(self.images[held]), gathered(self.labels, held)
+
 
 class SyntheticTokens(Dataset[tuple[Tensor, Tensor]]):
     """Random tokens in one tensor; draws no random numbers after construction.
@@ -72,6 +80,11 @@ class SyntheticTokens(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         row = self.tokens[index]
         return row[:-1], row[1:]
+
+    def batch(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        """The items `indices`, stacked: int64 [batch, context] twice."""
+        rows = torch.tensor(indices)
+        return gathered(self.tokens[:, :-1], rows), gathered(self.tokens[:, 1:], rows)
 
 
 def _require_positive(sizes: dict[str, int]) -> None:

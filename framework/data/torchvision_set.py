@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from torchvision import datasets
 from torchvision.transforms import v2
 
-from framework.data.images import normaliser
+from framework.data.pictures import HeldPictures, Pictures
 
 _ARCHIVES = (".gz", ".tgz", ".tar", ".zip", ".bz2", ".mat", ".csv", ".data")
 _DOCS = "https://docs.pytorch.org/vision/stable"
@@ -82,24 +82,7 @@ _SETS = {
 }
 
 
-class _Pictures(Dataset[tuple[Tensor, int]]):
-    """A torchvision set as normalised tensors; draws no random numbers."""
-
-    def __init__(self, source: Any, rows: Tensor, mode: str, resize: torch.nn.Module) -> None:
-        self.source = source
-        self.rows = rows
-        self.mode = mode
-        self.resize = resize
-        self.normalise = normaliser(1 if mode == "L" else 3)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        picture, label = self.source[int(self.rows[index])]
-        if picture.mode != self.mode:
-            picture = picture.convert(self.mode)
-        return self.normalise.from_picture(self.resize(picture)), int(label)
+_HELD = ("CIFAR10", "CIFAR100", "EMNIST", "FashionMNIST", "KMNIST", "MNIST", "USPS")  # `data` and `targets` say it all
 
 
 def torchvision_set(
@@ -129,7 +112,8 @@ def torchvision_set(
     resize = v2.Identity() if image_size is None else v2.Compose([v2.Resize(image_size), v2.CenterCrop(image_size)])
     source = _open(name, layout.train if train else layout.held_out, Path(path).expanduser(), download)
     rows = _own_part(len(source), train) if layout.train == layout.held_out else torch.arange(len(source))
-    return _Pictures(source, rows, layout.mode, resize)
+    pictures = Pictures(source, rows, layout.mode, resize)
+    return HeldPictures(pictures) if name in _HELD and image_size is None else pictures
 
 
 def _layout(name: str) -> _Layout:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -14,8 +16,19 @@ from framework.mistakes import ConfigError
 from framework.objective import Objective
 from framework.stages.draft import Draft
 from framework.switches import Switches
-from framework.techniques import allocator, amp, channels_last, cudnn_benchmark, fused_optimizer, tf32
+from framework.techniques import (
+    activation_checkpoint,
+    allocator,
+    amp,
+    attention,
+    channels_last,
+    cudnn_benchmark,
+    fused_optimizer,
+    tf32,
+)
 from framework.techniques import compile as compiling
+
+Kernels = Callable[[], AbstractContextManager[object]]
 
 
 def enter(device: torch.device) -> None:
@@ -40,7 +53,20 @@ def on_device(cfg: Config, switches: Switches, model: nn.Module, objective: Obje
     if perf.channels_last:
         model = channels_last.convert_model(model)
     dtype = amp.DTYPES[perf.amp.name]
+    kernels = around_blocks(switches, model, dtype, device)
     model, make_optimizer = model.to(device), factory(cfg.optim.optimizer, "optim.optimizer")
     fused = partial(fused_optimizer.arguments, make_optimizer, device, {p.dtype for p in model.parameters()})
     make_optimizer = partial(make_optimizer, **switches.offered("fused_optimizer", fused, dict[str, Any]()))
-    return Draft(cfg, switches, device, model, objective, make_optimizer, dtype, amp.autocasts(dtype, device))
+    return Draft(cfg, switches, device, model, objective, make_optimizer, dtype, amp.autocasts(dtype, device), kernels)
+
+
+def around_blocks(switches: Switches, model: nn.Module, dtype: torch.dtype, device: torch.device) -> Kernels:
+    """The context of attention around each forward, which blocks that are computed again need once more."""
+    perf = switches.perf
+    given = attention.dtype_of(model, dtype)
+    switches.offered("attention", lambda: attention.probe(perf.attention.name, given, device), None)
+    kernels = attention.kernels(perf.attention.name)
+    done = switches.offered("activation_checkpoint", lambda: activation_checkpoint.apply(model, kernels), None)
+    if done is not None:
+        switches.evidence["activation_checkpoint"] = lambda: activation_checkpoint.evidence(done)
+    return kernels

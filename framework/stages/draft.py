@@ -28,3 +28,4 @@ class Draft:
     make_optimizer: partial[Any]  # from the parameters
     dtype: torch.dtype  # of the forward
     autocasts: Callable[[], AbstractContextManager[object]]
+    kernels: Callable[[], AbstractContextManager[object]]  # of attention, likewise around each forward

@@ -13,7 +13,7 @@ from framework.config import Compile
 from framework.forward import ForwardLoss, Scores, forwards
 from framework.meter import Meter
 from framework.stages.draft import Draft
-from framework.techniques import amp, channels_last, fused_optimizer, pinned, prefetch
+from framework.techniques import amp, attention, channels_last, fused_optimizer, gc_freeze, pinned, prefetch
 from framework.techniques import compile as compiling
 from framework.transfer import Transfer
 from framework.tree import Batch, shapes, tree_map
@@ -32,7 +32,7 @@ def training_state(draft: Draft, steps: int | None) -> State:
 
 def compiled_forwards(draft: Draft) -> tuple[ForwardLoss, Scores]:
     """Forward and loss for training, and the scores for evaluation."""
-    forward_loss, scores = forwards(draft.model, draft.objective, draft.autocasts)
+    forward_loss, scores = forwards(draft.model, draft.objective, draft.autocasts, draft.kernels)
     if (mode := draft.cfg.perf.compile) is Compile.eager:
         return forward_loss, scores
     compiled = compiling.Compiled(forward_loss, mode.name, shapes)
@@ -60,6 +60,15 @@ def placing(draft: Draft) -> Callable[[], Callable[[Iterator[Window]], Iterator[
     return placing
 
 
+def kept(draft: Draft) -> Callable[[Iterator[Window]], Iterator[Window]]:
+    """What stands around the windows of training for as long as it lasts."""
+    if not draft.cfg.perf.gc_freeze:
+        return iter
+    freeze = gc_freeze.Freeze(draft.cfg.meter.warmup_steps)
+    draft.switches.evidence["gc_freeze"] = lambda: gc_freeze.evidence(freeze)
+    return freeze
+
+
 def first_batch(draft: Draft, meter: Meter, utilisation: Utilisation) -> Callable[[Batch], None]:
     """What is done with the first batch, outside the meter: its arithmetic is counted, two rows kept as evidence."""
     cfg, switches = draft.cfg, draft.switches
@@ -69,9 +78,13 @@ def first_batch(draft: Draft, meter: Meter, utilisation: Utilisation) -> Callabl
             kept = first_layer.sample(batch)
             utilisation.count(lambda: make(cfg.model, "model"), draft.objective, batch)
 
-        forward = partial(draft.objective.loss, draft.model, kept)
+        def forward() -> object:
+            with draft.kernels():
+                return draft.objective.loss(draft.model, kept)
+
         layer = cache(partial(first_layer.look, draft.model, forward, draft.autocasts))
         switches.evidence["amp"] = lambda: amp.evidence(draft.dtype, layer().dtype)
         switches.evidence["channels_last"] = lambda: channels_last.evidence(layer().strides)
+        switches.evidence["attention"] = lambda: attention.evidence(cfg.perf.attention.name, layer().attention)
 
     return seen

@@ -39,7 +39,7 @@ def technique_arms(presets: Mapping[str, Switches], chosen: Sequence[str] | None
     """The arms of `study=techniques`.
 
     `presets` are the switches that each technique sets, what it needs included; `chosen` limits the study (None: every
-    technique); `here` are those that the machine has: only they enter the arms of several techniques.
+    technique); only those in `here`, which the machine has, enter the arms of several techniques.
     Errors: ConfigError for an unknown name.
     """
     for name in chosen or ():

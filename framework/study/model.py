@@ -18,8 +18,8 @@ class Kind(StrEnum):
     control = "control"  # the baseline again, under another name
     needs = "needs"  # what a technique brings along, the fair reference for it
     alone = "alone"  # one technique on top of its reference
-    all = "all"  # every technique
-    without = "without"  # every technique but one
+    all = "all"  # every technique that perf=all has, or those that the user named
+    without = "without"  # the same but one
     named = "named"  # an arm that the user named
 
 

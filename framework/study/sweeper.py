@@ -14,7 +14,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from framework import environment
-from framework.config import TECHNIQUES, Compile, Perf, StudyKind
+from framework.config import TECHNIQUES, Compile, Perf, Profile, StudyKind
 from framework.config import Study as StudyConfig
 from framework.mistakes import ConfigError, LackError
 from framework.rules import settle, spell
@@ -26,7 +26,7 @@ from framework.study.process import one_by_one
 from framework.study.study import Study, alone_on_the_machine
 
 Code = tuple[str, ...]  # the overrides of an arm that its compiled code may depend on
-_OUTSIDE = ("workers", "pinned", "prefetch", "log_every", "allocator", "fused_optimizer")
+_OUTSIDE = ("workers", "pinned", "prefetch", "batch_fetch", "resident", "log_every", "allocator", "fused_optimizer")
 OUTSIDE = tuple(f"perf.{switch}=" for switch in _OUTSIDE)
 SKIPPING = "perf.if_unavailable=skip"  # arms of several techniques go on with those that the machine has
 
@@ -140,6 +140,11 @@ class StudySweeper(Sweeper):
                 continue
             except ConfigError as error:
                 raise ConfigError(f"in the study's arm {arm.name}: {error}") from error
+            if settled.config.profile is not Profile.none:
+                raise ConfigError(
+                    f"profile={settled.config.profile.name} would change what a study measures: leave it out, and "
+                    "profile a run of its own."
+                )
             if settled.config.perf.compile is not Compile.eager:
                 compiling[arm.name] = tuple(one for one in arm.overrides if not one.startswith(OUTSIDE))
         return lacking, compiling

@@ -17,11 +17,15 @@ class Equivalence(Enum):
 
 @dataclass(frozen=True)
 class Technique:
-    """The record of a technique. `needs` names other switches, or "cuda"."""
+    """The record of a technique. `needs` names other switches, or "cuda".
+
+    `in_all`: perf=all has it. Where not, its card says why.
+    """
 
     name: str
     equivalence: Equivalence
     needs: tuple[str, ...] = ()
+    in_all: bool = True
 
 
 @dataclass(frozen=True)

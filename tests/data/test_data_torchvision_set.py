@@ -1,16 +1,22 @@
 """torchvision's sets by name."""
 
 import inspect
+import pickle
+import re
 import struct
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torchvision import datasets
 
 from framework.data import torchvision_set as module
+from framework.data.collate import collate
 from framework.data.torchvision_set import torchvision_set
+from framework.data.whole import offers_batch
 
 NOWHERE = "http://127.0.0.1:9/"
 
@@ -51,6 +57,44 @@ def test_mnist_is_read_part_by_part(tmp_path: Path, train: bool, part: str, coun
         torch.testing.assert_close(image, (pixels[index : index + 1] / 255 - 0.5) / 0.5)
     with pytest.raises(IndexError):
         data[count]
+
+
+def test_whole_batches_of_mnist_are_its_items_stacked(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    same_in_whole_batches(torchvision_set("MNIST", True, str(tmp_path)), [5, 0, 3, 3])
+    assert not hasattr(torchvision_set("MNIST", True, str(tmp_path), image_size=32), "batch")
+
+
+@pytest.mark.parametrize("name", ["CIFAR10", "CIFAR100"])
+def test_whole_batches_of_cifar_are_its_items_stacked(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = getattr(datasets, name)
+    monkeypatch.setattr(kind, "_check_integrity", lambda _: True)
+    monkeypatch.setattr(kind, "_load_meta", lambda _: None)
+    folder = tmp_path / kind.base_folder
+    folder.mkdir()
+    for number, (file, _) in enumerate([*kind.train_list, *kind.test_list]):
+        pixels = np.random.default_rng(number).integers(0, 256, (4, 3072), dtype=np.uint8)
+        labels = {"labels" if name == "CIFAR10" else "fine_labels": [number, 1, 2, 3]}
+        (folder / file).write_bytes(pickle.dumps({"data": pixels} | labels))
+    for train in (True, False):
+        same_in_whole_batches(torchvision_set(name, train, str(tmp_path)), [3, 0, 1])
+
+
+def same_in_whole_batches(data: Any, indices: list[int]) -> None:
+    assert offers_batch(data)
+    whole, stacked = data.batch(indices), collate([data[index] for index in indices])
+    for one, other in zip(whole, stacked, strict=True):
+        assert torch.equal(one, other)
+        assert (one.dtype, one.stride()) == (other.dtype, other.stride())
+
+
+@pytest.mark.parametrize("name", module._HELD)
+def test_what_is_held_is_what_torchvision_gives(name: str) -> None:
+    """Its items are made from `data` and `targets`, and from nothing else."""
+    source = inspect.getsource(getattr(datasets, name).__getitem__)
+    assert re.search(r"img, target = self\.data\[index\], (int\()?self\.targets\[index\]", source)
 
 
 def test_images_are_resized_and_nothing_is_drawn(tmp_path: Path) -> None:

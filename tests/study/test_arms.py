@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from framework import config
 from framework.environment import Machine
 from framework.mistakes import ConfigError
+from framework.records import RECORDS
 from framework.study.arms import with_arms_quoted
 from framework.study.model import Arm
 from framework.study.sweeper import Code, StudySweeper, _sorted_out
@@ -57,6 +58,19 @@ def test_a_switch_that_is_not_compared_is_in_every_arm() -> None:
     assert set(made) == {
         *("baseline", "control", "amp", "channels_last", "all", "without_amp", "without_channels_last"),
     }
+
+
+def test_what_is_not_in_all_is_compared_where_the_user_names_it() -> None:
+    others = [name for name, record in RECORDS.items() if not record.in_all]
+    assert others
+    made = arms("study=techniques")
+    assert {arm.technique for arm in made.values() if arm.technique} == {*RECORDS} - {*others}
+    for name in others:
+        named = arms("study=techniques", f"study.techniques=[{name},amp]")
+        own = [one for one in named[name].overrides if one.startswith(f"perf.{name}=")]
+        assert own
+        assert {*own} <= {*named["all"].overrides}
+        assert named[f"without_{name}"].technique == name
 
 
 def test_what_a_technique_needs_is_not_brought_along_where_every_arm_has_it() -> None:
@@ -151,6 +165,14 @@ def test_what_an_experiment_switches_on_is_off_in_the_baseline_where_it_is_compa
 def test_what_a_study_decides_itself_is_refused(argument: str) -> None:
     with pytest.raises(ConfigError, match=r"a study decides .* itself"):
         arms("study=control", argument)
+
+
+@pytest.mark.parametrize("argument", ["profile=trace", "study.arms.mine=[profile=trace]"])
+def test_a_study_of_profiled_runs_is_refused(argument: str) -> None:
+    kind = "arms" if argument.startswith("study") else "control"
+    added = f"+{argument}" if argument.startswith("study") else argument
+    with pytest.raises(ConfigError, match=r"^profile=trace would change what a study measures: leave it out"):
+        looked_at((f"study={kind}", added), "hydra.job.chdir=false")
 
 
 def test_a_mistake_in_an_arm_ends_the_study_before_it_begins() -> None:
