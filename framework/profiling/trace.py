@@ -29,7 +29,9 @@ class Trace:
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.on_gpu else [])]
         steps = span.last - span.lead
         self.profiler = profile(
-            activities=activities, schedule=schedule(wait=span.lead, warmup=1, active=steps, repeat=1)
+            activities=activities,
+            schedule=schedule(wait=span.lead, warmup=1, active=steps, repeat=1),
+            acc_events=True,  # the one cycle's events are all there are; torch warns of losing them otherwise
         )
 
     def begin(self, step: int) -> None:
