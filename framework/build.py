@@ -9,12 +9,14 @@ import torch
 from omegaconf import OmegaConf
 
 from framework import feed
+from framework.budget import Budget
+from framework.clock import clock
 from framework.components import make
 from framework.data.seeding import seed_process
 from framework.engine import Run
 from framework.losses import Losses
 from framework.memory import Memory, source
-from framework.meter import Meter, clock
+from framework.meter import Meter
 from framework.mistakes import ConfigError
 from framework.profiling.profiled import profiled
 from framework.records import RECORDS
@@ -22,7 +24,7 @@ from framework.report import Report, Sources
 from framework.rules import Settled
 from framework.stages.device import on_device
 from framework.stages.loaders import loaders
-from framework.stages.step import compiled_forwards, first_batch, kept, placing, training_state
+from framework.stages.step import compiled_forwards, first_batch, kept, placing, training_state, uncounted
 from framework.summary import describe, write_unbuilt
 from framework.switches import Switches
 from framework.techniques import amp, log_every
@@ -53,20 +55,22 @@ def _build(settled: Settled, folder: Path) -> Run:
     steps = feed.total_steps(loader.batches, cfg.train.accumulate, cfg.train.epochs, cfg.train.max_steps)
     state = training_state(draft, steps)
     forward_loss, scores = compiled_forwards(draft)
-    meter, memory = Meter(clock(device), cfg.meter.warmup_steps), Memory(source(device), cfg.meter.warmup_steps)
+    ticks, warmup_steps = clock(device), cfg.meter.warmup_steps
+    budget = Budget(ticks, cfg.meter.budget)
+    meter, memory = Meter(ticks, warmup_steps, budget), Memory(source(device), warmup_steps)
     losses = Losses(device)
     switches.evidence["log_every"] = lambda: log_every.evidence(losses.host_reads, meter.steps)
     utilisation = Utilisation(cfg.meter.peak_tflops or peak_tflops(device, draft.dtype, cfg.perf.tf32))
     placed = placing(draft)
-    place, keep = placed(), kept(draft)
+    place, keep = placed(budget.arrived), kept(draft)
     windows = feed.windows(loader, cfg.train.accumulate, cfg.train.epochs, cfg.train.max_steps)
     sources = Sources(state, losses, meter, memory, utilisation, partial(switches.table, RECORDS), steps)
     summary = describe(cfg.name, settled.composed, model, device)
     parts = Parts(forward_loss, objective.count, amp.step, cfg.train.clip_norm, cfg.train.max_skipped_steps)
     return Run(
         windows=lambda: keep(feed.shown_first(place(windows), first_batch(draft, meter, utilisation))),
-        held_out=None if held_out is None else partial(feed.single, placed(), held_out),
-        update=make_update(state, parts),
+        held_out=None if held_out is None else partial(feed.single, placed(uncounted), held_out),
+        update=budget.around(make_update(state, parts)),
         scores=scores,
         count=objective.count,
         work=partial(feed.work, cfg.data.context or 0),

@@ -150,9 +150,10 @@ class Train:
 
 @dataclass
 class MeterSettings:
-    """What the meter leaves out, and the peak that MFU is held against."""
+    """What the meter leaves out and looks into, and the peak that MFU is held against."""
 
     warmup_steps: int = 10
+    budget: bool = True  # marks inside some steps tell what their parts take
     peak_tflops: float | None = None  # null: from the table of known devices
 
 

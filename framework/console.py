@@ -69,6 +69,8 @@ def _table(summary: Summary) -> Table:
         )
         table.add_row("throughput", _throughput(summary))
         table.add_row("waiting for data", f"{summary.data_wait_ms:.3g} ms a step")
+        if summary.step_budget_ms is not None:
+            table.add_row("mean step", _parts(summary.step_budget_ms))
     else:
         table.add_row("step", summary.missing["step_ms"])
     if summary.warmup_s is not None:
@@ -85,6 +87,13 @@ def _table(summary: Summary) -> Table:
     if inactive:
         table.add_row("[red]not active[/]", ", ".join(inactive))
     return table
+
+
+def _parts(budget: dict[str, float]) -> str:
+    """What adds up to the mean step; parts that take nothing are not shown."""
+    total = sum(budget.values())
+    shown = (f"{name} {ms:.3g}" for name, ms in budget.items() if abs(ms) >= 1e-3 * total)
+    return f"{' + '.join(shown)} = {total:.4g} ms"
 
 
 def _throughput(summary: Summary) -> str:

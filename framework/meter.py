@@ -2,6 +2,7 @@
 
 On CUDA one event is recorded after each step and read when the GPU has passed it; a step's time is the distance of two
 events. On the CPU the host clock serves. Warm-up is kept apart. What runs while the meter is paused is in no step.
+`framework/budget.py` says what the parts of a step are.
 """
 
 from __future__ import annotations
@@ -12,70 +13,13 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-import torch
+from framework.budget import Budget, Marks, Parts
+from framework.clock import Clock
 
 Item = TypeVar("Item")
 LEAST_STEPS = 5  # fewer measured steps give no figure
-
-
-class Clock(Protocol):
-    """Marks points in the device's work and tells their distance once they have passed."""
-
-    def mark(self) -> Any:
-        """A point behind all work queued so far."""
-
-    def passed(self, point: Any) -> bool:
-        """Whether the device has reached `point`; never waits."""
-
-    def seconds(self, start: Any, end: Any) -> float:
-        """From one passed point to another."""
-
-    def finish(self) -> None:
-        """Waits until the device has done all that was queued."""
-
-
-class HostClock:
-    """For the CPU, where work is done when the call returns."""
-
-    def mark(self) -> float:
-        return time.perf_counter()
-
-    def passed(self, point: float) -> bool:
-        return True
-
-    def seconds(self, start: float, end: float) -> float:
-        return end - start
-
-    def finish(self) -> None:
-        return
-
-
-class CudaClock:
-    """CUDA events on the current stream."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self.device))
-        return event
-
-    def passed(self, point: torch.cuda.Event) -> bool:
-        return bool(point.query())
-
-    def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        return float(start.elapsed_time(end)) / 1e3
-
-    def finish(self) -> None:
-        torch.cuda.synchronize(self.device)
-
-
-def clock(device: torch.device) -> Clock:
-    """The clock of `device`."""
-    return CudaClock(device) if device.type == "cuda" else HostClock()
 
 
 @dataclass(frozen=True)
@@ -105,12 +49,14 @@ class _Window:
     """Measured steps since the last read, or since warm-up."""
 
     seconds: list[float] = field(default_factory=list)
+    total: float = 0.0
     waits: list[float] = field(default_factory=list)
     rows: int = 0
     tokens: int = 0
 
     def add(self, seconds: float, wait: float, work: Work) -> None:
         self.seconds.append(seconds)
+        self.total += seconds
         self.waits.append(wait)
         self.rows += work.rows
         self.tokens += work.tokens
@@ -118,7 +64,6 @@ class _Window:
     def timing(self) -> Timing:
         ms = [1e3 * s for s in self.seconds]
         cuts = statistics.quantiles(ms, n=10, method="inclusive") if len(ms) > 1 else ms * 9
-        total = sum(self.seconds)
         return Timing(
             steps=len(ms),
             step_ms=statistics.median(ms),
@@ -126,22 +71,23 @@ class _Window:
             step_ms_p10=cuts[0],
             step_ms_p90=cuts[-1],
             data_wait_ms=1e3 * statistics.fmean(self.waits),
-            samples_per_s=self.rows / total,
-            tokens_per_s=self.tokens / total,
+            samples_per_s=self.rows / self.total,
+            tokens_per_s=self.tokens / self.total,
         )
 
 
 class Meter:
     """Marks each step and tells what it took. Use: `start()`, then iterate over `waiting(batches)` and call
-    `mark(work)` after each step; wrap whatever is not part of a step in `paused()`.
+    `mark(work)` after each step, `logged()` after a log point; wrap whatever is not part of a step in `paused()`.
     """
 
-    def __init__(self, clock: Clock, warmup_steps: int) -> None:
+    def __init__(self, clock: Clock, warmup_steps: int, budget: Budget | None = None) -> None:
         self.clock, self.warmup_steps = clock, warmup_steps
+        self.budget = budget or Budget(clock, on=False)
         self.steps = self.total_rows = self.total_tokens = 0
         self.warmup_s: float | None = None
         self._since_warmup, self._since_read = _Window(), _Window()
-        self._pending: deque[tuple[Any, Any, float, Work]] = deque()
+        self._pending: deque[tuple[Any, Any, float, Work, Marks | None]] = deque()
         self._warmup_points: tuple[Any, Any] | None = None
         self._last: Any = None
         self._wait = self._paused_s = 0.0
@@ -164,26 +110,36 @@ class Meter:
 
     def mark(self, work: Work) -> None:
         """Ends a step."""
-        now, self.steps = self.clock.mark(), self.steps + 1
+        now, marks, self.steps = self.clock.mark(), self.budget.take(), self.steps + 1
         self.total_rows += work.rows
         self.total_tokens += work.tokens
         if self.steps > self.warmup_steps and self._last is not None:
-            self._pending.append((self._last, now, self._wait, work))
+            self._pending.append((self._last, now, self._wait, work, marks))
         if self.steps == self.warmup_steps:
             self._warmup_points = (self._begin, now)
         self._last, self._wait = now, 0.0
+        if self.steps >= self.warmup_steps:
+            self.budget.begin()
         self._collect()
+
+    def logged(self) -> None:
+        """Ends a log point, which belongs to the step that has begun."""
+        self.budget.logged()
 
     def leave_out(self) -> None:
         """Leaves the step that has begun out of all times and rates; the counts have it."""
         self._last = None
+        self.budget.leave_out()
 
     def _collect(self) -> None:
+        measured = self._since_warmup
         while self._pending and self.clock.passed(self._pending[0][1]):
-            start, end, wait, work = self._pending.popleft()
+            start, end, wait, work, marks = self._pending.popleft()
             seconds = self.clock.seconds(start, end)
-            self._since_warmup.add(seconds, wait, work)
+            measured.add(seconds, wait, work)
             self._since_read.add(seconds, wait, work)
+            if marks is not None:
+                self.budget.add(start, end, marks, measured.total / len(measured.seconds))
         if self._warmup_points and self.clock.passed(self._warmup_points[1]):
             self.warmup_s = self.clock.seconds(*self._warmup_points) - self._paused_s
             self._warmup_points = None
@@ -198,6 +154,7 @@ class Meter:
         if self.steps < self.warmup_steps:
             self._paused_s += time.perf_counter() - before
         self._last = self.clock.mark()
+        self.budget.restart()
 
     def recent(self) -> Timing | None:
         """Figures since the last call; None while there are none. Call it where the host waits anyway."""
@@ -210,6 +167,11 @@ class Meter:
         self.clock.finish()
         self._collect()
         return self._since_warmup.timing() if len(self._since_warmup.seconds) >= LEAST_STEPS else None
+
+    def parts(self) -> Parts | None:
+        """The parts of the steps that `result` is about; None where it is, and where no budget is kept."""
+        timing = self.result()
+        return self.budget.result(timing.steps, timing.step_ms_mean) if timing else None
 
     def why_no_figures(self) -> str:
         """A sentence for a run whose `result` is None."""

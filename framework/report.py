@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from framework.budget import Parts
 from framework.console import Screen
 from framework.events import Events
 from framework.losses import Losses
@@ -89,6 +90,7 @@ class Report:
             figures |= {"train/skipped_steps": state.skipped, "train/loss_scale": state.read_scale()}
         self.events.scalars(figures, step)
         self.screen.update(step, mean, timing.step_ms if timing else None)
+        self.sources.meter.logged()
 
     def _timing(self, timing: Timing | None) -> dict[str, float]:
         if timing is None:
@@ -134,6 +136,8 @@ class Report:
         self._counts()
         if (timing := sources.meter.result()) is not None:
             self._take_timing(timing)
+        if (parts := sources.meter.parts()) is not None:
+            self._take_parts(parts, step)
         summary.memory, summary.memory_by_phase = sources.memory.peaks(), sources.memory.by_phase
         summary.host_gib = host_gib()
         self._look_around()
@@ -158,6 +162,12 @@ class Report:
         self.summary.tokens_per_s = timing.tokens_per_s or None
         self.summary.mfu = self.sources.utilisation.mfu(timing.samples_per_s)
 
+    def _take_parts(self, parts: Parts, step: int) -> None:
+        summary = self.summary
+        summary.step_budget_ms, summary.step_budget_steps = parts.ms, parts.steps
+        summary.step_budget_sampled_ms = parts.sampled_ms
+        self.events.scalars({f"budget/{name}_ms": ms for name, ms in parts.ms.items()}, step)
+
     def _give_reasons(self) -> None:
         """Every figure that is null gets its reason."""
         summary, sources = self.summary, self.sources
@@ -166,8 +176,11 @@ class Report:
         unfinished = f"the run {ending} before its figures were taken"
         untimed = sources.meter.why_no_figures() if completed else unfinished
         uncounted = sources.utilisation.why or "no batch was counted"
+        unparted = untimed if sources.meter.budget.on else "meter.budget=false"
         timed = summary.step_ms is not None
         reasons = dict.fromkeys((f.name for f in fields(Timing)), untimed) | {
+            "step_budget_ms": unparted,
+            "step_budget_sampled_ms": unparted,
             "loss_scale": "only perf.amp=fp16 has one",
             "warmup_s": f"the run ended within the {summary.warmup_steps} steps of the warm-up",
             "flops_per_row": uncounted,

@@ -48,6 +48,9 @@ class Summary:
     step_ms_p10: float | None = None
     step_ms_p90: float | None = None
     data_wait_ms: float | None = None  # mean time that the host waited for a batch
+    step_budget_ms: dict[str, float] | None = None  # parts of the mean step: see framework/budget.py
+    step_budget_steps: int = 0  # steps that were sampled for it
+    step_budget_sampled_ms: float | None = None  # their mean, with logging as in the mean of all
     samples_per_s: float | None = None
     tokens_per_s: float | None = None  # text only
     flops_per_row: float | None = None  # forward, loss and backward

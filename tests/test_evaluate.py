@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from framework import build, config, engine, rules
+from framework.clock import HostClock
 from framework.engine import Evaluation, Run
 from framework.environment import Machine
 from framework.events import Events
 from framework.losses import Losses
 from framework.memory import Memory
-from framework.meter import HostClock, Meter
+from framework.meter import Meter
 from framework.objective import Classification, Objective, Supervised
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from framework import feed, meter
+from framework.clock import CudaClock, HostClock
 from framework.data.loader import Loader, LoaderSettings
-from framework.meter import CudaClock, HostClock, Meter, Timing, Work
+from framework.meter import Meter, Timing, Work
 
 ROWS = Work(8)
 

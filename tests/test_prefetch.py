@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from framework import config, feed, rules
+from framework.clock import HostClock
 from framework.data.loader import Loader, LoaderSettings
 from framework.environment import Machine
-from framework.meter import HostClock, Meter, Work
+from framework.meter import Meter, Work
 from framework.mistakes import ConfigError
 from framework.techniques import pinned, prefetch, workers
 from framework.techniques.prefetch import Prefetch

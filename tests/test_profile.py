@@ -240,7 +240,7 @@ def test_an_error_ends_the_profile_and_stays_the_error(tmp_path: Path, at: int) 
 
 
 def test_off_leaves_the_run_as_it_is(tmp_path: Path) -> None:
-    run = made(tmp_path)
+    run = made(tmp_path, "meter.budget=false")  # which stands around the step too
     assert profiled(run, settled("profile=none").config, tmp_path) is run
     assert run.update.__module__ == "framework.update"  # what the loop calls is the step itself
     engine.train(run)

@@ -20,6 +20,8 @@ from framework.tree import Batch, shapes, tree_map
 from framework.update import State, Window
 from framework.utilisation import Utilisation
 
+Arrived = Callable[[], None]
+
 
 def training_state(draft: Draft, steps: int | None) -> State:
     """Model, optimizer, schedule and scaler."""
@@ -40,8 +42,15 @@ def compiled_forwards(draft: Draft) -> tuple[ForwardLoss, Scores]:
     return compiled, compiling.Compiled(scores, mode.name, shapes)
 
 
-def placing(draft: Draft) -> Callable[[], Callable[[Iterator[Window]], Iterator[Window]]]:
-    """Makes iterators around iterators of windows that bring them to the device; one for each loader."""
+def uncounted() -> None:
+    """Told of windows whose way to the device is in no figure."""
+
+
+def placing(draft: Draft) -> Callable[[Arrived], Callable[[Iterator[Window]], Iterator[Window]]]:
+    """Makes iterators around iterators of windows that bring them to the device; one for each loader.
+
+    Each tells `arrived` when the next window is at hand, before the device is made to wait for it.
+    """
     perf, switches = draft.cfg.perf, draft.switches
     transfer = Transfer(draft.device, asynchronous=perf.pinned)
     switches.evidence["pinned"] = lambda: pinned.evidence(transfer.pinned, transfer.pageable)
@@ -50,10 +59,14 @@ def placing(draft: Draft) -> Callable[[], Callable[[Iterator[Window]], Iterator[
         placed: Window = transfer(window)
         return list(tree_map(channels_last.convert, placed)) if perf.channels_last else placed
 
-    def placing() -> Callable[[Iterator[Window]], Iterator[Window]]:
+    def placing(arrived: Arrived) -> Callable[[Iterator[Window]], Iterator[Window]]:
+        def told(window: Window) -> Window:
+            arrived()
+            return move(window)
+
         if not perf.prefetch:
-            return partial(map, move)
-        ahead = prefetch.Prefetch(perf.prefetch, draft.device, move)
+            return partial(map, told)
+        ahead = prefetch.Prefetch(perf.prefetch, draft.device, move, arrived)
         switches.evidence.setdefault("prefetch", lambda: prefetch.evidence(ahead))  # the first made is that of training
         return ahead
 

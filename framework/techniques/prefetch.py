@@ -34,15 +34,22 @@ class _Ahead:
     wanted: torch.cuda.Event | None = None
 
 
+def _nobody() -> None:
+    return
+
+
 class Prefetch:
     """An iterator around an iterator: yields what `move` makes of each batch, `depth` batches ahead.
 
     A batch may be used until the next one is asked for; its memory is reused only after the work queued by then.
+    `arrived` is told before the compute stream waits for the next batch's copy.
     An error of the source is raised where it happened: after the batches before it were yielded.
     """
 
-    def __init__(self, depth: int, device: torch.device, move: Callable[[Any], Any]) -> None:
-        self.depth, self.device, self.move = depth, device, move
+    def __init__(
+        self, depth: int, device: torch.device, move: Callable[[Any], Any], arrived: Callable[[], None] = _nobody
+    ) -> None:
+        self.depth, self.device, self.move, self.arrived = depth, device, move, arrived
         self.stream = torch.cuda.Stream(device)
         self.same_stream = False
         self._count = 0
@@ -64,6 +71,7 @@ class Prefetch:
             if not ahead:
                 break
             current = ahead.popleft()
+            self.arrived()
             self._hand_over(current, compute)
             yield current.batch
             # Dropping the batch before this one gives its memory back, to be used once `free` has passed. This one is
