@@ -15,10 +15,9 @@ left       the mean step less all of these
 
 A mark costs the host some microseconds, so steps are sampled: all where steps are long, else every 11th, 31st or 101st
 (primes, since loader workers and log points come round in smaller numbers), such that marks take at most `SHARE` of the
-time. The first measured step is not sampled: peaks of memory are read in it. Log points are few, and all are marked but
-those that follow each other closely. The parts are means over the sampled steps, logging over all measured steps; as
-`left` is what remains of the mean over all, it has the error of sampling too, and may be negative. The backward's time
-is that of the stream that computes, also where autograd's own thread launches it.
+time. The first measured step is not sampled: peaks of memory are read in it. Log points are marked where they are that
+far apart, and all are counted. The parts are means over the sampled steps, logging over all measured steps; as `left`
+is what remains of the mean over all, it has the error of sampling too, and may be negative.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ DATA, COPY, LOGGING, LEFT = "data", "copy", "logging", "left"
 PERIODS = (1, 11, 31, 101)
 SHARE = 0.004
 USUAL_MARKS = 6  # in a sampled step: after logging, then where copy, forward, backward, optimizer and the rest begin
-STEPS_BETWEEN_LOGS = 8  # from one marked log point to the next
 
 Window = TypeVar("Window")
 Loss = TypeVar("Loss")
@@ -77,7 +75,7 @@ class Budget:
         self.clock, self.on = clock, on
         self._period = PERIODS[2]  # until a sample tells how long steps are
         self._since = self._period - 2  # so that the second measured step is the first that is sampled
-        self._since_log = STEPS_BETWEEN_LOGS
+        self._since_log = self._period
         self._phases: list[tuple[str, Any]] | None = None
         self._logged, self._log_end = False, None
         self._seconds: dict[str, float] = {}
@@ -107,7 +105,7 @@ class Budget:
         if not self.on:
             return
         self._logged = True
-        if self._phases is not None or self._since_log >= STEPS_BETWEEN_LOGS:
+        if self._phases is not None or self._since_log >= self._period:
             self._since_log, self._log_end = 0, self.clock.mark()
 
     def around(self, update: Callable[[Window, Enter], Loss]) -> Callable[[Window, Enter], Loss]:

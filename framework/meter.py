@@ -118,9 +118,9 @@ class Meter:
         if self.steps == self.warmup_steps:
             self._warmup_points = (self._begin, now)
         self._last, self._wait = now, 0.0
+        self._collect()
         if self.steps >= self.warmup_steps:
             self.budget.begin()
-        self._collect()
 
     def logged(self) -> None:
         """Ends a log point, which belongs to the step that has begun."""

@@ -102,6 +102,14 @@ def test_a_person_sees_the_result_as_a_table(summary: Summary) -> None:
     assert [line.split()[-1] for line in ended.splitlines() if "not active" in line] == ["amp"]
 
 
+def test_a_person_sees_what_the_mean_step_is_made_of(summary: Summary) -> None:
+    parts = {"data": 0.0, "copy": 0.001, "forward": 3.25, "backward": 6.5, "optimizer": 1.0, "logging": 0.02}
+    summary.step_budget_ms = parts | {"left": -0.05}
+    _, ended = seen(True, summary)
+    assert "forward 3.25 + backward 6.5 + optimizer 1 + logging 0.02 + left -0.05 = 10.72 ms" in ended
+    assert "copy" not in ended  # what takes less than a thousandth is not shown
+
+
 def test_a_short_run_says_why_there_is_no_step_time(summary: Summary) -> None:
     text = StringIO()
     screen = Screen(Console(file=text, force_terminal=True, width=100, color_system=None))
