@@ -176,7 +176,7 @@ class Report:
         unfinished = f"the run {ending} before its figures were taken"
         untimed = sources.meter.why_no_figures() if completed else unfinished
         uncounted = sources.utilisation.why or "no batch was counted"
-        unparted = untimed if sources.meter.budget.on else "meter.budget=false"
+        unparted = untimed if sources.meter.budget.on else "switched off by meter.budget=false"
         timed = summary.step_ms is not None
         reasons = dict.fromkeys((f.name for f in fields(Timing)), untimed) | {
             "step_budget_ms": unparted,
