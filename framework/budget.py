@@ -13,15 +13,17 @@ copy       until the batch may be used: the copy, or with prefetch the wait for 
 forward, backward, optimizer, or whatever phases the update names: until the next; summed over a step's batches
 left       the mean step less all of these
 
-A mark costs the host some microseconds, so steps are sampled: all where steps are long, else every 11th, 31st or 101st
-(primes, since loader workers and log points come round in smaller numbers), such that marks take at most `SHARE` of the
-time. The first measured step is not sampled: peaks of memory are read in it. Log points are marked where they are that
-far apart, and all are counted. The parts are means over the sampled steps, logging over all measured steps; as `left`
-is what remains of the mean over all, it has the error of sampling too, and may be negative.
+A mark costs the host some microseconds, so steps are sampled: all where they are long, else as many as keep the marks
+within `SHARE` of the time. The gaps are drawn, from a seed of their own, since loader workers and log points come round
+at fixed intervals. The first measured step is not sampled: peaks of memory are read in it. Log points are marked where
+they are as far apart as samples, and all are counted. The parts are means over the sampled steps, logging over all
+measured steps; as `left` is what remains of the mean over all, it has the error of sampling too, and may be negative.
 """
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -29,8 +31,9 @@ from typing import Any, TypeVar
 from framework.clock import Clock
 
 DATA, COPY, LOGGING, LEFT = "data", "copy", "logging", "left"
-PERIODS = (1, 11, 31, 101)
 SHARE = 0.004
+MOST = 100  # steps for a sample, at the most
+UNKNOWN = 31  # the same until a sample tells how long steps are
 USUAL_MARKS = 6  # in a sampled step: after logging, then where copy, forward, backward, optimizer and the rest begin
 
 Window = TypeVar("Window")
@@ -64,8 +67,8 @@ class Parts:
 
 
 def period(step_s: float, marks_s: float) -> int:
-    """Every how many steps to sample, where a step takes `step_s` and its marks `marks_s` seconds."""
-    return next((one for one in PERIODS if marks_s <= SHARE * step_s * one), PERIODS[-1])
+    """One of how many steps to sample, where a step takes `step_s` and its marks `marks_s` seconds."""
+    return MOST if marks_s >= SHARE * step_s * MOST else max(1, math.ceil(marks_s / (SHARE * step_s)))
 
 
 class Budget:
@@ -73,8 +76,10 @@ class Budget:
 
     def __init__(self, clock: Clock, on: bool = True) -> None:
         self.clock, self.on = clock, on
-        self._period = PERIODS[2]  # until a sample tells how long steps are
-        self._since = self._period - 2  # so that the second measured step is the first that is sampled
+        self._period = UNKNOWN
+        self._random = random.Random(0)
+        self._place = 0.0  # of the next sample among those it may be at, 0 to 1
+        self._since, self._gap = 0, 2  # so that the second measured step is the first that is sampled
         self._since_log = self._period
         self._phases: list[tuple[str, Any]] | None = None
         self._logged, self._log_end = False, None
@@ -88,8 +93,13 @@ class Budget:
             return
         self._since += 1
         self._since_log += 1
-        if self._since >= self._period:
-            self._since, self._phases = 0, []
+        if self._since >= self._gap:
+            self._since, self._phases, self._place = 0, [], self._random.random()
+            self._space()
+
+    def _space(self) -> None:
+        """The next sample comes after `_period` steps on average."""
+        self._gap = 1 + int(self._place * (2 * self._period - 1))
 
     def enter(self, phase: str) -> None:
         """Ends the part before and begins `phase`, in a sampled step."""
@@ -134,7 +144,7 @@ class Budget:
     def leave_out(self) -> None:
         """The step will not be measured: the next is sampled."""
         self.restart()
-        self._phases, self._since = None, self._period
+        self._phases, self._since = None, self._gap
 
     def take(self) -> Marks | None:
         """Ends the step: its marks, None where there are none."""
@@ -161,6 +171,7 @@ class Budget:
             self._seconds[phase] = self._seconds.get(phase, 0.0) + self.clock.seconds(begin, point)
             phase, begin = following, point
         self._period = period(mean_s, self.clock.mark_s * max(USUAL_MARKS, len(marks.phases) + 1))
+        self._space()
 
     def result(self, steps: int, step_ms: float) -> Parts | None:
         """The parts of `steps` measured steps, whose mean is `step_ms`; None where the budget is off."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 
 from framework import budget, build, config, engine, rules
-from framework.budget import LEFT, PERIODS, Budget, Parts
+from framework.budget import LEFT, MOST, Budget, Parts
 from framework.clock import CudaClock, HostClock
 from framework.environment import Machine, look
 from framework.meter import Meter, Work
@@ -235,7 +234,8 @@ def test_an_update_may_name_other_phases() -> None:
     device = Device()
     loop = Loop(device)
     for step in range(WARM_UP + 1 + 40):
-        loop.step(work(device, graph=5) if step % 4 else work(device, forward=2, backward=4))
+        acts = work(device, graph=5) if step % 4 else work(device, forward=2, backward=4)
+        loop.step(acts, rest=device.finish)
     parts = loop.parts()
     assert set(parts.ms) == {"data", "copy", "graph", "forward", "backward", "logging", "left"}
     assert sum(parts.ms.values()) == pytest.approx(loop.mean_ms())
@@ -251,7 +251,7 @@ def test_a_sample_that_is_unlike_the_rest_is_not_hidden() -> None:
         sampled = loop.budget._phases is not None
         loop.step(work(device, forward=30 if sampled else 10), rest=device.finish)
     parts = loop.parts()
-    assert 2 < parts.steps < 10
+    assert 5 < parts.steps < 30
     assert parts.ms["forward"] == pytest.approx(30)
     assert parts.sampled_ms == pytest.approx(30)
     assert parts.ms["left"] == pytest.approx(loop.mean_ms() - 30)
@@ -317,7 +317,7 @@ def test_marks_cost_at_most_half_a_percent_of_the_steps(step_ms: float, log_ever
     steps = 1000
     marks, parts = marks_beside(step_ms * MS, steps, log_every)
     assert marks * CudaClock.mark_s <= 0.005 * steps * step_ms * MS
-    assert marks >= 5 * parts.steps >= 5 * steps // 40  # and yet there is something to go by
+    assert marks >= 4 * parts.steps >= 4 * min(steps - 2, 0.6 * steps * step_ms / 12)  # and yet many
 
 
 def test_long_steps_are_all_sampled_once_their_length_is_known() -> None:
@@ -326,13 +326,30 @@ def test_long_steps_are_all_sampled_once_their_length_is_known() -> None:
 
 
 def test_a_step_with_more_marks_is_sampled_less_often() -> None:
-    assert budget.period(0.02, 6 * CudaClock.mark_s) == 1
-    assert budget.period(0.02, 60 * CudaClock.mark_s) == 11
-    assert budget.period(1e-9, 1.0) == PERIODS[-1]
+    assert budget.period(0.02, 8e-5) == 1
+    assert budget.period(0.02, 8e-4) == 10
+    assert budget.period(0.02, 8.1e-4) == 11
+    assert budget.period(0.0, 1.0) == MOST
 
 
-def test_samples_do_not_keep_step_with_workers_or_log_points() -> None:
-    assert all(math.gcd(one, other) == 1 for one in PERIODS for other in (2, 3, 4, 6, 8, 10, 12, 14, 16, 50, 100))
+@pytest.mark.parametrize("every", [2, 3, 4, 8, 10, 14, 16])
+def test_samples_do_not_keep_step_with_workers_or_log_points(every: int) -> None:
+    """One batch in so many is slow, as where each worker brings one in turn; about one step in ten is sampled."""
+    device = Device()
+    device.mark_s = 0.4 * MS / 6  # within SHARE of ten steps of 10 ms
+    loop = Loop(device)
+    for step in range(4000):
+        slow = 5.0 * every if step % every == 0 else 0.0
+        loop.step(work(device, forward=5), data=later(device, slow), rest=device.finish)
+    parts = loop.parts()
+    assert parts.steps == pytest.approx(400, rel=0.15)
+    assert parts.ms["data"] == pytest.approx(5, rel=0.5)
+    assert parts.ms["forward"] == pytest.approx(5)
+    assert parts.sampled_ms == pytest.approx(loop.mean_ms(), rel=0.25)
+
+
+def test_two_runs_of_equal_steps_sample_the_same_ones() -> None:
+    assert marks_beside(2 * MS, 200) == marks_beside(2 * MS, 200)
 
 
 def test_log_points_that_follow_each_other_closely_are_not_all_marked_and_all_counted() -> None:
