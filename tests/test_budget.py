@@ -242,6 +242,15 @@ def test_an_update_may_name_other_phases() -> None:
     assert parts.ms["graph"] / 5 + parts.ms["forward"] / 2 == pytest.approx(1)  # a step is the one or the other
 
 
+def test_a_part_that_nobody_told_of_takes_nothing() -> None:
+    device = Device()
+    loop = Loop(device)
+    for _ in range(20):
+        loop.marked(work(device, forward=1), ignore)
+        loop.meter.mark(ROWS)
+    assert loop.parts().ms == pytest.approx({"data": 0, "copy": 0, "forward": 1, "logging": 0, "left": 0}, abs=1e-6)
+
+
 def test_a_sample_that_is_unlike_the_rest_is_not_hidden() -> None:
     """Sampled steps are slower here: what is left is negative, and the mean of the sampled steps says why."""
     device = Device()
